@@ -1,0 +1,2 @@
+//! The load test and the pictures; a stub for now.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A tower layer that limits callers with the same limiters as `forbear`.

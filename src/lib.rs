@@ -1,1 +1,5 @@
 //! forbear
+
+pub mod signals;
+
+pub use signals::{Budget, Class, Profile, Signals, Source};

@@ -1,0 +1,132 @@
+//! Which of a response's signals wins: the one place where that is decided.
+//!
+//! An explicit wait beats budgets, and the body can only lengthen. Of several exhausted budgets the
+//! longest counts, since a call passes only when all of them let it. A budget that has something left is
+//! not why a call was refused, unless it counts cost, of which one call may need more than is left. Pure:
+//! the same facts give the same answer, and no signal that is absent turns into a wait of zero.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::budget::Budget;
+use super::{Class, Profile, Source};
+
+const AIRTABLE: Duration = Duration::from_secs(30);
+const GITHUB_SECONDARY: Duration = Duration::from_secs(60);
+
+/// Everything that a response said.
+#[derive(Clone, Copy)]
+pub(super) struct Facts<'a> {
+    pub(super) profile: Profile,
+    pub(super) status: StatusCode,
+    /// The explicit wait of the headers.
+    pub(super) asked: Option<(Duration, Source)>,
+    /// The explicit wait of the body.
+    pub(super) told: Option<Duration>,
+    pub(super) should_retry: Option<bool>,
+    /// The service named this a throttle in a way of its own.
+    pub(super) is_throttle: bool,
+    /// What its documentation asks for where the response does not.
+    pub(super) floor: Option<Duration>,
+    pub(super) budgets: &'a [Budget],
+}
+
+/// What it comes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Verdict {
+    pub(super) wait: Option<Duration>,
+    pub(super) source: Source,
+    pub(super) class: Class,
+    /// The index of the budget that binds.
+    pub(super) binding: Option<usize>,
+}
+
+impl Facts<'_> {
+    pub(super) fn decide(&self) -> Verdict {
+        let class = self.class();
+        let (binding, is_cause) = self.binding();
+        // Nothing is to be repeated where the class is none, so its budgets hold only the next call.
+        let budget = binding.filter(|_| is_cause && class != Class::None).and_then(|index| {
+            let budget = &self.budgets[index];
+            budget.reset().map(|reset| (reset, budget.source()))
+        });
+        let wait = self.longest(budget).or_else(|| {
+            let floor = if class == Class::Throttle { self.documented() } else { None };
+            floor.map(|floor| (floor, Source::Vendor))
+        });
+        Verdict {
+            wait: wait.map(|(wait, _)| wait),
+            source: wait.map_or(Source::None, |(_, s)| s),
+            class,
+            binding,
+        }
+    }
+
+    fn longest(&self, budget: Option<(Duration, Source)>) -> Option<(Duration, Source)> {
+        // GitHub documents both conditions, so both have to be met.
+        let both_hold = self.profile == Profile::GitHub;
+        let budget =
+            budget.filter(|(reset, _)| self.asked.is_none_or(|(asked, _)| both_hold && asked < *reset));
+        let headers = budget.or(self.asked);
+        let body = self.told.filter(|told| headers.is_none_or(|(wait, _)| wait < *told));
+        body.map(|told| (told, Source::Body)).or(headers)
+    }
+
+    fn class(&self) -> Class {
+        let is_limit = self.asked.is_some() || self.told.is_some() || self.has_exhausted();
+        match self.status.as_u16() {
+            _ if self.is_throttle || self.is_vendors_throttle() => Class::Throttle,
+            429 | 529 => Class::Throttle,
+            403 | 413 | 503 if is_limit => Class::Throttle,
+            408 | 425 | 500 | 502 | 503 | 504 => Class::Transient,
+            400.. if self.should_retry == Some(true) => Class::Transient,
+            _ => Class::None,
+        }
+    }
+
+    fn is_vendors_throttle(&self) -> bool {
+        match (self.profile, self.status.as_u16()) {
+            (Profile::Binance, 418) => self.asked.is_some(),
+            (Profile::Linear, 400) => self.has_exhausted(),
+            (Profile::Nvd | Profile::SecEdgar, 403) => true,
+            _ => false,
+        }
+    }
+
+    fn has_exhausted(&self) -> bool {
+        self.budgets.iter().any(Budget::is_exhausted)
+    }
+
+    /// The budget that binds, and whether it can be why the call was refused.
+    fn binding(&self) -> (Option<usize>, bool) {
+        let latest = |wanted: &dyn Fn(&Budget) -> bool| {
+            let of_kind = self.budgets.iter().enumerate().filter(|(_, budget)| wanted(budget));
+            // Of equal ones the first, which `max_by_key` would leave for the last.
+            of_kind.rev().max_by_key(|(_, budget)| budget.reset()).map(|(index, _)| index)
+        };
+        if let Some(exhausted) = latest(&Budget::is_exhausted) {
+            return (Some(exhausted), true);
+        }
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            let unknown = latest(&|budget| budget.is_unknown() && budget.reset().is_some());
+            let cost = || latest(&|budget| budget.counts_cost() && budget.reset().is_some());
+            if let Some(cause) = unknown.or_else(cost) {
+                return (Some(cause), true);
+            }
+        }
+        let nearest =
+            self.budgets.iter().enumerate().min_by(|(_, one), (_, other)| one.by_what_is_left(other));
+        (nearest.map(|(index, _)| index), false)
+    }
+
+    /// What a service's documentation asks for when a throttle states no wait.
+    fn documented(&self) -> Option<Duration> {
+        match self.profile {
+            Profile::Airtable => Some(AIRTABLE),
+            Profile::GitHub if matches!(self.status.as_u16(), 403 | 429) => Some(GITHUB_SECONDARY),
+            Profile::AmazonSpApi | Profile::HubSpot => self.floor,
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! What a response says about limits: its waits, its budgets, its verdict.
+//!
+//! [`Signals::read`] looks at the headers once and answers in facts: how long to wait, who said so, what
+//! kind of refusal it is, what is left. Whether and when to act on it is the caller's. Dialects are
+//! recognised by the fields' names; a [`Profile`] is for services whose names are ambiguous. Nothing here
+//! reads a clock, sleeps or keeps a header: a value that cannot be read is absent, never zero, and none is
+//! ever printed.
+
+mod body;
+mod budget;
+mod date;
+mod decide;
+mod field;
+mod number;
+mod profile;
+mod quota;
+mod ratelimit;
+mod retry_after;
+mod vendor;
+pub mod write;
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, StatusCode};
+use tokio::time::Instant;
+
+pub use self::budget::Budget;
+pub use self::profile::{Profile, UnknownProfile};
+
+use self::body::Told;
+use self::date::{Clock, FixedClock};
+use self::decide::{Facts, Verdict};
+use self::field::{Field, Fields};
+use self::number::{Decimal, trim};
+use self::retry_after::Asked;
+use self::vendor::Own;
+
+/// Which signal decided the wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// `Retry-After` (RFC 9110).
+    RetryAfter,
+    /// `retry-after-ms` or `x-ms-retry-after-ms`.
+    RetryAfterMs,
+    /// The IETF RateLimit fields, of any draft.
+    RateLimit,
+    /// A field, or the documentation, of this service or of its kind.
+    Vendor,
+    /// The response's body.
+    Body,
+    /// No signal: the response sets no wait.
+    None,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::RetryAfter => "retry-after",
+            Self::RetryAfterMs => "retry-after-ms",
+            Self::RateLimit => "ratelimit",
+            Self::Vendor => "vendor",
+            Self::Body => "body",
+            Self::None => "none",
+        })
+    }
+}
+
+/// What kind of answer a response is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Class {
+    /// The service asks to be called less: the key is to slow down.
+    Throttle,
+    /// A fault that may pass, and no reason to slow the key down.
+    Transient,
+    /// Neither: a success, a redirect, an error that a repeat would not mend.
+    None,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Throttle => "throttle",
+            Self::Transient => "transient",
+            Self::None => "none",
+        })
+    }
+}
+
+/// What one response says about limits.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use forbear::signals::{Class, Signals};
+///
+/// let mut headers = http::HeaderMap::new();
+/// headers.insert("retry-after", "30".parse()?);
+/// let signals = Signals::read(http::StatusCode::TOO_MANY_REQUESTS, &headers, SystemTime::UNIX_EPOCH);
+/// assert_eq!(signals.wait(), Some(Duration::from_secs(30)));
+/// assert_eq!(signals.class(), Class::Throttle);
+/// # Ok::<(), http::header::InvalidHeaderValue>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Signals {
+    profile: Profile,
+    status: StatusCode,
+    /// Kept where the body may hold an instant.
+    clock: Option<FixedClock>,
+    asked: Option<(Duration, Source)>,
+    repaired: Option<(Duration, Source)>,
+    told: Option<Duration>,
+    should_retry: Option<bool>,
+    own: Own,
+    budgets: Vec<Budget>,
+    verdict: Verdict,
+    #[allow(dead_code, reason = "for the client, which stamps what it reads")]
+    pub(crate) sent: Option<Instant>,
+    pub(crate) received: Option<Instant>,
+}
+
+impl Signals {
+    /// Reads a response's headers in the generic profile.
+    ///
+    /// `received_at` is the wall clock at the receipt. It only counts where the response has no usable
+    /// `Date`; with one, instants are read against the service's own clock.
+    pub fn read(status: StatusCode, headers: &HeaderMap, received_at: SystemTime) -> Self {
+        Self::read_as(Profile::Generic, status, headers, received_at)
+    }
+
+    /// Reads a response's headers as `profile` means them.
+    pub fn read_as(
+        profile: Profile,
+        status: StatusCode,
+        headers: &HeaderMap,
+        received_at: SystemTime,
+    ) -> Self {
+        let fields = Fields::gather(profile, headers);
+        let age =
+            fields.age.and_then(|age| Decimal::parse(trim(age))).map_or(Duration::ZERO, Decimal::seconds);
+        let clock = Clock::new(received_at, fields.date, age);
+        let asked = Asked::read(&fields, &clock);
+        let mut budgets = Vec::new();
+        let mut own = Own::default();
+        // A cached response counted no call of ours (draft-ietf-httpapi-ratelimit-headers: ignore it).
+        if !fields.lines.is_empty() && age.is_zero() {
+            ratelimit::read(&fields, &mut budgets);
+            quota::read(profile, &fields, &clock, &mut budgets);
+            own = vendor::read(profile, &fields, &clock, &mut budgets);
+        }
+        let clock = (profile == Profile::OpenRouter).then(|| clock.fixed());
+        let signals = Self {
+            profile,
+            status,
+            clock,
+            asked: asked.wait(),
+            repaired: asked.repaired().and_then(Asked::wait),
+            told: None,
+            should_retry: should_retry(&fields),
+            own,
+            budgets,
+            verdict: Verdict { wait: None, source: Source::None, class: Class::None, binding: None },
+            sent: None,
+            received: None,
+        };
+        signals.decided()
+    }
+
+    /// Adds what a JSON body says: a wait that the headers left out or told too short, or a verdict.
+    ///
+    /// Prose is never read, and neither is a body that is not JSON or larger than 64 KiB. Without a
+    /// profile only bodies of 429, 503 and 529 are looked at.
+    pub fn with_body(mut self, body: &[u8]) -> Self {
+        let told = Told::read(self.profile, self.status, body, self.clock);
+        self.told = self.told.max(told.wait);
+        self.own.is_throttle |= told.is_throttle;
+        self.should_retry = self.should_retry.or(told.is_permanent.then_some(false));
+        self.budgets.extend(told.budgets);
+        self.decided()
+    }
+
+    fn decided(mut self) -> Self {
+        self.verdict = self.facts().decide();
+        self
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            profile: self.profile,
+            status: self.status,
+            asked: self.asked,
+            told: self.told,
+            should_retry: self.should_retry,
+            is_throttle: self.own.is_throttle,
+            floor: self.own.floor,
+            budgets: &self.budgets,
+        }
+    }
+
+    /// The least time from the receipt to the next attempt, before own backoff, jitter and caps.
+    ///
+    /// `None` where the response sets none: the own backoff decides then. Rounded up to a millisecond; an
+    /// overflow is 2^31 s. A wait that was stated outright is reported whatever the status, and
+    /// [`Signals::class`] tells whether it holds the key; that of an exhausted budget only where the
+    /// response may be tried again.
+    pub fn wait(&self) -> Option<Duration> {
+        self.verdict.wait
+    }
+
+    /// As [`Signals::wait`], with an epoch that a service put into `Retry-After` read as that instant.
+    ///
+    /// By the standard such a value is a delay of half a century. This is the guess that it is not: only
+    /// for a number from 10^9 that is, as an epoch in seconds, at most a day past or 31 days ahead.
+    pub fn repaired_wait(&self) -> Option<Duration> {
+        match self.repaired {
+            None => self.wait(),
+            repaired => Facts { asked: repaired, ..self.facts() }.decide().wait,
+        }
+    }
+
+    /// Which signal decided [`Signals::wait`].
+    pub fn source(&self) -> Source {
+        self.verdict.source
+    }
+
+    /// What kind of answer this is.
+    pub fn class(&self) -> Class {
+        self.verdict.class
+    }
+
+    /// The service's own verdict (`x-should-retry` and its like), where it gave one.
+    ///
+    /// `false` ends the call; `true` still obeys attempts, `max_wait` and a body that can be sent again.
+    pub fn should_retry(&self) -> Option<bool> {
+        self.should_retry
+    }
+
+    /// Every budget that was told, in the order of the fields.
+    pub fn budgets(&self) -> &[Budget] {
+        &self.budgets
+    }
+
+    /// The budget that binds: the exhausted one with the latest reset, else the one nearest to it.
+    pub fn binding(&self) -> Option<&Budget> {
+        self.verdict.binding.map(|index| &self.budgets[index])
+    }
+
+    /// The response's status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The instant from which [`Signals::wait`] counts, once a client has stamped it.
+    pub fn received_at(&self) -> Option<Instant> {
+        self.received
+    }
+
+    /// Notes when the attempt was sent and when its response's head was there.
+    #[allow(dead_code, reason = "for the client, which stamps what it reads")]
+    pub(crate) fn stamped(self, sent: Instant, received: Instant) -> Self {
+        Self { sent: Some(sent), received: Some(received), ..self }
+    }
+}
+
+/// The verdict of the headers; where two disagree, the refusal.
+fn should_retry(fields: &Fields<'_>) -> Option<bool> {
+    let verdicts = fields.values(|field| matches!(field, Field::ShouldRetry)).filter_map(|value| {
+        let is = |word: &[u8]| trim(value).eq_ignore_ascii_case(word);
+        if is(b"false") { Some(false) } else { is(b"true").then_some(true) }
+    });
+    verdicts.min()
+}

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Number, Value};
 
 use super::budget::Budget;
-use super::date::{Clock, FixedClock};
+use super::clock::{Clock, FixedClock};
 use super::field::Fields;
 use super::number::{Decimal, LONGEST, from_millis, go_duration};
 use super::quota::name_unit;

@@ -8,6 +8,7 @@
 
 mod body;
 mod budget;
+mod clock;
 mod date;
 mod decide;
 mod field;
@@ -29,7 +30,7 @@ pub use self::budget::Budget;
 pub use self::profile::{Profile, UnknownProfile};
 
 use self::body::Told;
-use self::date::{Clock, FixedClock};
+use self::clock::{Clock, FixedClock};
 use self::decide::{Facts, Verdict};
 use self::field::{Field, Fields};
 use self::number::{Decimal, trim};

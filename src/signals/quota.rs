@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::budget::{Budget, Standing};
-use super::date::{Clock, Reset};
+use super::clock::{Clock, Reset};
 use super::field::{Family, Field, Fields, Quota, Role};
 use super::number::{Count, Decimal, go_duration, trim, unquote};
 use super::{Profile, Source};

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::Source;
-use super::date::{Clock, is_weekday};
+use super::clock::Clock;
+use super::date::is_weekday;
 use super::field::{Field, Fields};
 use super::number::{Decimal, go_duration, trim, unquote};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::budget::Budget;
-use super::date::Clock;
+use super::clock::Clock;
 use super::field::{Field, Fields};
 use super::number::{Count, Decimal, trim};
 use super::quota::name_unit;
@@ -137,7 +137,7 @@ fn zendesk(name: &str, value: &[u8], clock: &Clock<'_>) -> Option<Budget> {
             trim(rest).strip_prefix(b"=").map(trim)
         })
     };
-    let reset = member(b"resets").and_then(|resets| clock.reset(resets)).map(|reset| reset.from_now());
+    let reset = member(b"resets").and_then(|resets| clock.reset(resets)).map(|reset| reset.time());
     let budget = Budget {
         name: name.strip_prefix("zendesk-ratelimit-").map(Into::into),
         limit: member(b"total").and_then(limit),
@@ -188,7 +188,7 @@ fn mistral(lines: &[(&str, &[u8])], clock: &Clock<'_>, budgets: &mut Vec<Budget>
             unit: Some(name_unit("tokens")),
             limit: field("limit", window).and_then(limit),
             remaining: field("remaining", window).and_then(remaining),
-            reset: reset.map(|reset| reset.from_now()),
+            reset: reset.map(|reset| reset.time()),
             ..Budget::new(Source::Vendor)
         };
         if !budget.says_nothing() {

@@ -1,5 +1,21 @@
-//! forbear
+//! Keeps HTTP callers inside the limits of the services they call, and does what those services ask when
+//! they answer 429.
+//!
+//! The modules, in the order of the layers: a [`Limit`] is one rule, a [`Policy`] the limits of one service,
+//! a [`Decision`] the one answer; [`signals`] reads what responses say; [`store`] is where state lives; a
+//! [`Limiter`] turns an ask into a permit.
 
+mod algorithm;
+mod clock;
+mod decision;
+mod limit;
+mod limiter;
+mod policy;
 pub mod signals;
+pub mod store;
 
+pub use decision::{Decision, LimitStatus};
+pub use limit::{Limit, LimitError, Rate};
+pub use limiter::{Ask, Last, Limiter, Peek, Permit, Refused, RefusedKind};
+pub use policy::{ConfigError, Policy};
 pub use signals::{Budget, Class, Profile, Signals, Source};

@@ -1,0 +1,342 @@
+//! What a limit is: pure arithmetic on a small state. No clock, no I/O, no lock.
+//!
+//! Every rule answers two questions. [`Rule::earliest`]: the first instant, not before `now`, at which
+//! `cost` more units fit. [`Rule::commit`]: charge them at that instant or any later one. Several limits
+//! together are asked in a loop until they agree on one instant, and charged at it.
+//!
+//! The rules of the house, for this text and its twin in Lua:
+//! 1. Integers only, microseconds, every value below 2^53.
+//! 2. Waits round up, credit rounds down, no remainder is thrown away.
+//! 3. Time never runs backwards: a limit's state is what it was at its tail, the last instant booked, and
+//!    nothing is answered before it. A tail further ahead than a booking can explain means that a clock was
+//!    set back: the budget counts as used up now; nothing is earned, nothing locks.
+//! 4. A refusal writes nothing.
+//! 5. A missing state is an unused budget, so forgetting is tidying and never changes a decision.
+//! 6. A cost that can never fit is an error of its own, found before anything is asked.
+//! 7. A bucket does not earn while it is full.
+//! 8. Windows open with the first request. Other numbers that meet the same state keep what was used.
+
+mod gcra;
+mod rules;
+mod seats;
+mod sliding_counter;
+mod sliding_log;
+mod window;
+
+use gcra::Gcra;
+pub(crate) use rules::{CostFault, Costs, Rules};
+use seats::Seats;
+use sliding_counter::SlidingCounter;
+use sliding_log::SlidingLog;
+use window::Window;
+
+use crate::decision::Level;
+use crate::limit::{Kind, Limit, LimitError, Margin, Rate};
+
+/// An instant that never comes: what no passing of time makes fit.
+pub(crate) const NEVER: u64 = u64::MAX;
+/// Nothing is booked further ahead, a leaky bucket's queue apart.
+pub(crate) const AHEAD_US: u64 = 1_000_000;
+/// Rounds in which the limits of a decision agree on an instant.
+const ROUNDS: usize = 8;
+
+/// The reduced numbers of one limit, for one margin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Rule {
+    Gcra(Gcra),
+    Window(Window),
+    SlidingCounter(SlidingCounter),
+    SlidingLog(SlidingLog),
+    Seats(Seats),
+}
+
+/// The state of one limit under one key. The default of each kind is an unused budget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    Gcra(gcra::State),
+    Window(window::State),
+    SlidingCounter(sliding_counter::State),
+    SlidingLog(Box<sliding_log::State>),
+    Seats(seats::State),
+}
+
+/// What a later correction has to know of a charge, beside its slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Mark(u64, u64);
+
+/// A charge, and what was really used of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Used {
+    pub(crate) slot: u64,
+    pub(crate) charged: u64,
+    pub(crate) used: u64,
+    pub(crate) mark: Mark,
+}
+
+impl Rule {
+    /// Reduces a limit's numbers; a fault names the part.
+    pub(crate) fn new(limit: &Limit, margin: Margin) -> Result<Self, LimitError> {
+        let kind = limit.checked()?;
+        let margin_us = limit.margin_us(kind, margin);
+        let keep_margin_us = limit.margin_us(kind, Margin::Default);
+        let precise =
+            |rate: Rate, most| LimitError::Precision { units: rate.units(), period: rate.period(), most };
+        Ok(match kind {
+            Kind::Plain(rate) => {
+                Rule::Gcra(Gcra::plain(rate, margin_us).ok_or_else(|| precise(rate, rate.units()))?)
+            }
+            Kind::TokenBucket { rate, burst } => {
+                Rule::Gcra(Gcra::token_bucket(rate, burst, margin_us).ok_or_else(|| precise(rate, burst))?)
+            }
+            Kind::LeakyBucket { rate, queue } => {
+                Rule::Gcra(Gcra::leaky_bucket(rate, queue).ok_or_else(|| precise(rate, queue))?)
+            }
+            Kind::FixedWindow(rate) => Rule::Window(Window::fixed(rate, margin_us)),
+            Kind::SlidingWindow { rate, segments } => {
+                Rule::Window(Window::segmented(rate, segments, margin_us))
+            }
+            Kind::SlidingCounter(rate) => Rule::SlidingCounter(
+                SlidingCounter::new(rate, margin_us).ok_or_else(|| precise(rate, rate.units()))?,
+            ),
+            Kind::SlidingLog(rate) => Rule::SlidingLog(SlidingLog::new(rate, margin_us, keep_margin_us)),
+            Kind::Concurrency(seats) => Rule::Seats(Seats { cap: u64::from(seats) }),
+        })
+    }
+
+    pub(crate) fn fresh(&self) -> State {
+        match self {
+            Rule::Gcra(_) => State::Gcra(Default::default()),
+            Rule::Window(_) => State::Window(Default::default()),
+            Rule::SlidingCounter(_) => State::SlidingCounter(Default::default()),
+            Rule::SlidingLog(_) => State::SlidingLog(Default::default()),
+            Rule::Seats(_) => State::Seats(Default::default()),
+        }
+    }
+
+    /// The most that one call may cost.
+    pub(crate) fn most(&self) -> u64 {
+        match self {
+            Rule::Gcra(rule) => rule.most,
+            Rule::Window(rule) => rule.most(),
+            Rule::SlidingCounter(rule) => rule.most(),
+            Rule::SlidingLog(rule) => rule.most(),
+            Rule::Seats(rule) => rule.cap,
+        }
+    }
+
+    /// How long the limit itself holds a call: a leaky bucket's queue.
+    pub(crate) fn hold_us(&self) -> Option<u64> {
+        match self {
+            Rule::Gcra(rule) if rule.is_leaky() => Some(rule.hold()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_seats(&self) -> bool {
+        matches!(self, Rule::Seats(_))
+    }
+
+    /// The first instant, not before `now`, at which `cost` more units fit; [`NEVER`] for a missing seat.
+    pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
+        match (self, state) {
+            (Rule::Gcra(rule), State::Gcra(state)) => rule.earliest(state, now, cost),
+            (Rule::Window(rule), State::Window(state)) => rule.earliest(state, now, cost),
+            (Rule::SlidingCounter(rule), State::SlidingCounter(state)) => rule.earliest(state, now, cost),
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.earliest(state, now, cost),
+            (Rule::Seats(rule), State::Seats(state)) => rule.earliest(state, now, cost),
+            _ => unreachable!("{MIXED}"),
+        }
+    }
+
+    /// Charges `cost` units at `at`, which is not before what `earliest` answers.
+    pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
+        match (self, state) {
+            (Rule::Gcra(rule), State::Gcra(state)) => return rule.commit(state, at, cost),
+            (Rule::Window(rule), State::Window(state)) => rule.commit(state, at, cost),
+            (Rule::SlidingCounter(rule), State::SlidingCounter(state)) => rule.commit(state, at, cost),
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.commit(state, at, cost),
+            (Rule::Seats(_), State::Seats(state)) => state.in_use += cost,
+            _ => unreachable!("{MIXED}"),
+        }
+        Mark::default()
+    }
+
+    /// Takes a booking back if it is still the last one: the state becomes what it was `before`. A log has
+    /// no copy of what it was and drops its own newest entry; a seat is simply free again.
+    pub(crate) fn take_back(&self, state: &mut State, slot: u64, cost: u64, before: Option<&State>) {
+        match (self, state, before) {
+            (Rule::SlidingLog(rule), State::SlidingLog(state), _) => rule.take_back(state, slot, cost),
+            (Rule::Seats(_), State::Seats(state), _) => state.in_use = state.in_use.saturating_sub(cost),
+            (_, state, Some(before)) => {
+                let mut mine = before.clone();
+                self.commit(&mut mine, slot, cost);
+                if *state == mine {
+                    *state = before.clone();
+                }
+            }
+            (_, _, None) => {}
+        }
+    }
+
+    /// What [`take_back`](Self::take_back) needs to know of the state before a booking.
+    pub(crate) fn before(&self, state: &State) -> Option<State> {
+        match state {
+            State::SlidingLog(_) | State::Seats(_) => None,
+            state => Some(state.clone()),
+        }
+    }
+
+    /// Corrects a charge to what was really used.
+    pub(crate) fn settle(&self, state: &mut State, now: u64, booked: Used) {
+        match (self, state) {
+            (Rule::Gcra(rule), State::Gcra(state)) => rule.settle(state, now, booked),
+            (Rule::Window(rule), State::Window(state)) => rule.settle(state, booked),
+            (Rule::SlidingCounter(rule), State::SlidingCounter(state)) => rule.settle(state, booked),
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.settle(state, now, booked),
+            (Rule::Seats(_), State::Seats(_)) => {}
+            _ => unreachable!("{MIXED}"),
+        }
+    }
+
+    /// The state as a reader at `now` must take it: used up at `drained`, the end of the key's last pause, if
+    /// it was last booked before that; used up now, if it was booked further ahead than anyone books.
+    pub(crate) fn read(&self, state: &mut State, now: u64, drained: u64) {
+        if self.is_seats() {
+            return;
+        }
+        let tail = state.tail();
+        if tail < drained {
+            *state = self.full(drained);
+        } else if tail > now + AHEAD_US + self.hold_us().unwrap_or(0) {
+            *state = self.full(now);
+        }
+    }
+
+    /// A budget that is used up at `at`.
+    pub(crate) fn full(&self, at: u64) -> State {
+        match self {
+            Rule::Gcra(rule) => State::Gcra(rule.full(at)),
+            Rule::Window(rule) => State::Window(rule.full(at)),
+            Rule::SlidingCounter(rule) => State::SlidingCounter(rule.full(at)),
+            Rule::SlidingLog(rule) => State::SlidingLog(Box::new(rule.full(at))),
+            Rule::Seats(_) => State::Seats(Default::default()),
+        }
+    }
+
+    /// From a used-up budget to an unused one.
+    pub(crate) fn budget_us(&self) -> u64 {
+        match self {
+            Rule::Gcra(rule) => rule.budget_us(),
+            Rule::Window(rule) => rule.budget_us(),
+            Rule::SlidingCounter(rule) => rule.budget_us(),
+            Rule::SlidingLog(rule) => rule.budget_us(),
+            Rule::Seats(_) => 0,
+        }
+    }
+
+    /// Whether the state equals a fresh one: no decision from `now` on can tell them apart.
+    pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
+        match (self, state) {
+            (Rule::Gcra(rule), State::Gcra(state)) => rule.is_fresh(state, now),
+            (Rule::Window(rule), State::Window(state)) => rule.is_fresh(state, now),
+            (Rule::SlidingCounter(rule), State::SlidingCounter(state)) => rule.is_fresh(state, now),
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.is_fresh(state, now),
+            (Rule::Seats(_), State::Seats(state)) => state.in_use == 0,
+            _ => unreachable!("{MIXED}"),
+        }
+    }
+
+    /// What is left at `now`.
+    pub(crate) fn level(&self, state: &State, now: u64) -> Level {
+        match (self, state) {
+            (Rule::Gcra(rule), State::Gcra(state)) => rule.level(state, now),
+            (Rule::Window(rule), State::Window(state)) => rule.level(state, now),
+            (Rule::SlidingCounter(rule), State::SlidingCounter(state)) => rule.level(state, now),
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.level(state, now),
+            (Rule::Seats(rule), State::Seats(state)) => rule.level(state),
+            _ => unreachable!("{MIXED}"),
+        }
+    }
+
+    /// This rule's state for a key that `old` ruled until now: what was used stays used.
+    pub(crate) fn adopt(&self, old: &Rule, state: State, now: u64) -> State {
+        match (self, old, state) {
+            (Rule::Gcra(_), Rule::Gcra(_), state)
+            | (Rule::SlidingCounter(_), Rule::SlidingCounter(_), state)
+            | (Rule::SlidingLog(_), Rule::SlidingLog(_), state)
+            | (Rule::Seats(_), Rule::Seats(_), state) => state,
+            (Rule::Window(rule), Rule::Window(old), state) if rule.same_segments(old) => state,
+            (_, old, state) => {
+                let used = old.used(&state, now).min(self.most());
+                let mut adopted = self.fresh();
+                if used > 0 {
+                    self.commit(&mut adopted, now.max(state.tail()), used);
+                }
+                adopted
+            }
+        }
+    }
+
+    /// Units that are in use at `now`, rounded up.
+    fn used(&self, state: &State, now: u64) -> u64 {
+        match (self, state) {
+            (Rule::Gcra(rule), State::Gcra(state)) => rule.used(state, now),
+            (Rule::Window(rule), State::Window(state)) => rule.used(state, now),
+            (Rule::SlidingCounter(rule), State::SlidingCounter(state)) => rule.used(state, now),
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.used(state, now),
+            (Rule::Seats(_), State::Seats(state)) => state.in_use,
+            _ => unreachable!("{MIXED}"),
+        }
+    }
+}
+
+const MIXED: &str = "a state is only ever read by the kind of rule that made it";
+
+impl State {
+    /// The last instant booked; 0 if none was.
+    pub(crate) fn tail(&self) -> u64 {
+        match self {
+            State::Gcra(state) => state.at,
+            State::Window(state) => state.tail,
+            State::SlidingCounter(state) => state.tail,
+            State::SlidingLog(state) => state.tail(),
+            State::Seats(_) => 0,
+        }
+    }
+}
+
+/// The first instant from `now` on at which all costs fit together: asked again and again until all agree,
+/// for a limit may be open, closed and open again. Unsettled after eight rounds it is a lower bound, to ask
+/// again at. A cost of 0 neither asks nor moves a limit.
+pub(crate) fn joint_earliest<'a>(
+    parts: impl Iterator<Item = (&'a Rule, &'a State, u64)> + Clone,
+    now: u64,
+) -> Joint {
+    let mut at = now;
+    for _ in 0..ROUNDS {
+        let asked = parts.clone().filter(|(_, _, cost)| *cost > 0);
+        let latest = asked.map(|(rule, state, cost)| rule.earliest(state, at, cost)).max().unwrap_or(at);
+        if latest == at {
+            return Joint::Agreed(at);
+        }
+        at = latest;
+        if at == NEVER {
+            break;
+        }
+    }
+    Joint::NotBefore(at)
+}
+
+/// What several limits answer together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Joint {
+    /// All fit at this instant.
+    Agreed(u64),
+    /// They do not fit before this instant.
+    NotBefore(u64),
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod worked_examples;

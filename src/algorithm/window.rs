@@ -1,0 +1,155 @@
+//! The fixed window, which is one segment, and the segmented sliding window.
+//!
+//! A window opens with the first call and again with the first after its end. The state is the counts of
+//! the newest segments, newest first, and when the newest began. A fixed window keeps a quiet band of one
+//! jitter margin on both sides of its end; a segmented window with a margin looks at one segment more.
+//! Twin of `lua/window.lua`; keep names and order alike.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Used;
+use crate::decision::Level;
+use crate::limit::Rate;
+
+/// The numbers of one limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Window {
+    n: u64,
+    segment_us: u64,
+    /// Segments of a window.
+    segments: usize,
+    /// Segments looked at: those of a window, and one more for a margin.
+    look: usize,
+    /// Quiet time on both sides of a fixed window's end.
+    band_us: u64,
+}
+
+/// Units in the newest segments, newest first; the newest began at `start`, the last was booked at `tail`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct State {
+    pub(crate) start: u64,
+    pub(crate) tail: u64,
+    pub(crate) counts: SmallVec<[u64; 2]>,
+}
+
+impl Window {
+    pub(crate) fn fixed(rate: Rate, margin_us: u64) -> Self {
+        // A band of half the window would never open it.
+        let band_us = margin_us.min(rate.period_us() / 4);
+        Self { n: rate.units(), segment_us: rate.period_us(), segments: 1, look: 1, band_us }
+    }
+
+    pub(crate) fn segmented(rate: Rate, segments: u32, margin_us: u64) -> Self {
+        let segments = segments as usize;
+        Self {
+            n: rate.units(),
+            segment_us: rate.period_us().div_ceil(segments as u64),
+            segments,
+            look: segments + usize::from(margin_us > 0),
+            band_us: 0,
+        }
+    }
+
+    pub(crate) fn most(&self) -> u64 {
+        self.n
+    }
+
+    /// Whether a state of `other` reads the same here.
+    pub(crate) fn same_segments(&self, other: &Self) -> bool {
+        (self.segment_us, self.segments) == (other.segment_us, other.segments)
+    }
+
+    /// Units in the segments looked at, `shift` segments after the state's newest.
+    fn count(&self, state: &State, shift: u64) -> u64 {
+        let seen = (self.look as u64).saturating_sub(shift) as usize;
+        state.counts.iter().take(seen).sum()
+    }
+
+    fn shift(&self, state: &State, at: u64) -> u64 {
+        (at - state.start) / self.segment_us
+    }
+
+    pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
+        let now = now.max(state.tail);
+        if state.counts.is_empty() {
+            return now;
+        }
+        let (closes, opens) =
+            (state.start + self.segment_us - self.band_us, state.start + self.segment_us + self.band_us);
+        if self.band_us > 0 && now >= closes {
+            return now.max(opens);
+        }
+        let mut shift = self.shift(state, now);
+        if self.count(state, shift) + cost <= self.n {
+            return now;
+        }
+        while self.count(state, shift) + cost > self.n {
+            shift += 1;
+        }
+        state.start + shift * self.segment_us + self.band_us
+    }
+
+    pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) {
+        let shift = if state.counts.is_empty() { u64::MAX } else { self.shift(state, at) };
+        if shift >= self.look as u64 {
+            // One segment more is kept for readers with a margin.
+            *state = State {
+                start: at,
+                tail: at,
+                counts: smallvec![0; self.segments + usize::from(self.segments > 1)],
+            };
+        } else if shift > 0 {
+            for _ in 0..shift {
+                state.counts.pop();
+                state.counts.insert(0, 0);
+            }
+            state.start += shift * self.segment_us;
+        }
+        state.tail = at;
+        state.counts[0] += cost;
+    }
+
+    /// Only the segment of the slot, while it is kept.
+    pub(crate) fn settle(&self, state: &mut State, booked: Used) {
+        let ago = match state.start.checked_sub(booked.slot) {
+            None => 0,
+            Some(ahead) => ahead.div_ceil(self.segment_us),
+        };
+        if let Some(count) = state.counts.get_mut(ago as usize) {
+            *count = (*count + booked.used).saturating_sub(booked.charged);
+        }
+    }
+
+    /// N, spread over the window that is open at `at`.
+    pub(crate) fn full(&self, at: u64) -> State {
+        let segments = self.segments as u64;
+        let share = |i: u64| (i + 1) * self.n / segments - i * self.n / segments;
+        let mut counts = (0..segments).map(share).collect::<SmallVec<[u64; 2]>>();
+        if segments > 1 {
+            counts.push(0);
+        }
+        State { start: at, tail: at, counts }
+    }
+
+    pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
+        state.counts.is_empty() || (state.tail <= now && now >= state.start + self.budget_us())
+    }
+
+    pub(crate) fn used(&self, state: &State, now: u64) -> u64 {
+        if state.counts.is_empty() { 0 } else { self.count(state, self.shift(state, now.max(state.tail))) }
+    }
+
+    pub(crate) fn budget_us(&self) -> u64 {
+        (self.segments as u64 + u64::from(self.segments > 1)) * self.segment_us + self.band_us
+    }
+
+    pub(crate) fn level(&self, state: &State, now: u64) -> Level {
+        let used = self.used(state, now);
+        let newest = state.counts.iter().take(self.look).position(|count| *count > 0);
+        let reset_us = newest.map_or(0, |ago| {
+            let gone = state.start + (self.look - ago) as u64 * self.segment_us + self.band_us;
+            gone.saturating_sub(now)
+        });
+        Level { most: self.n, remaining: self.n.saturating_sub(used), reset_us, wait_us: 0 }
+    }
+}

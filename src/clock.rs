@@ -1,0 +1,42 @@
+//! The one place in the core that reads a clock: microseconds that only grow, on tokio's clock, so that
+//! tests can pause it.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Where the count begins: far from zero, so that a window before the first instant is still a number, and
+/// half of 2^53, so that sums stay exact.
+const BASE_US: u64 = 1 << 50;
+
+fn origin() -> Instant {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    *ORIGIN.get_or_init(Instant::now)
+}
+
+/// Now.
+pub(crate) fn now_us() -> u64 {
+    at_us(Instant::now())
+}
+
+/// An instant as microseconds. Runtimes with paused clocks run ahead of one another, so it may lie before
+/// the origin.
+pub(crate) fn at_us(instant: Instant) -> u64 {
+    let origin = origin();
+    match instant.checked_duration_since(origin) {
+        Some(after) => BASE_US + after.as_micros() as u64,
+        None => BASE_US.saturating_sub(origin.duration_since(instant).as_micros() as u64),
+    }
+}
+
+/// The instant of `us`, for a timer; one far away is as good as never.
+pub(crate) fn instant(us: u64) -> Instant {
+    let now = Instant::now();
+    now + Duration::from_micros(us.saturating_sub(at_us(now)).min(366 * 86_400_000_000))
+}
+
+/// A duration in whole microseconds, rounded up and saturating well below overflow.
+pub(crate) fn micros(duration: Duration) -> u64 {
+    duration.as_nanos().div_ceil(1_000).min(u128::from(BASE_US)) as u64
+}

@@ -1,0 +1,447 @@
+//! A policy, a store and a queue: together they turn an ask into a permit.
+//!
+//! With room and nobody waiting, an ask is answered at once: one step in the store, no allocation, no task.
+//! Everything that has to wait is the queue's affair. The limiter knows nothing of HTTP but the signals
+//! that it is told of.
+
+mod answers;
+mod ask;
+mod peek;
+mod permit;
+mod queue;
+mod refused;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+
+pub use ask::Ask;
+pub use peek::Peek;
+pub use permit::Permit;
+pub use refused::{Last, Refused, RefusedKind};
+
+use answers::{Answers, Verdict};
+use queue::{Place, Queue};
+
+use crate::algorithm::{CostFault, Costs, NEVER, Rules};
+use crate::clock::{self, micros};
+use crate::decision::Decision;
+use crate::limit::Margin;
+use crate::policy::{ConfigError, Policy};
+use crate::signals::Signals;
+use crate::store::{Answer, AnyStore, Outcome, Part, PartAnswer, PauseAsk, Space, Store, When};
+
+/// `max_wait` where nothing is said.
+const MAX_WAIT: Duration = Duration::from_secs(120);
+/// The longest that a service's pause is held before one call probes it, again and again.
+const MAX_PAUSE_US: u64 = 3_600_000_000;
+
+/// Keeps callers inside the limits of one policy, key by key.
+///
+/// Cheap to clone; clones share everything. Answers at once while there is room; else callers wait in the
+/// order in which they came, each for at most its `max_wait`.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
+/// use forbear::{Limiter, Policy, store::Local};
+///
+/// let limiter = Limiter::new(Policy::new("mail").limit("2/s").limit("8 at once"), Local::new())?;
+/// let permit = limiter.acquire("smtp.example.com").await?;
+/// // ... one message is sent ...
+/// drop(permit);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Limiter {
+    core: Arc<Core>,
+    margin: Margin,
+}
+
+struct Core {
+    current: ArcSwap<Plan>,
+    shared: Arc<Shared>,
+    space: Space,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.shared.store.leave(self.space);
+    }
+}
+
+/// What outlives a change of policy.
+struct Shared {
+    store: Arc<dyn Store>,
+    queue: Queue,
+    answers: Answers,
+    closed: AtomicBool,
+}
+
+/// A policy, reduced; replaced as a whole.
+struct Plan {
+    policy: Arc<Policy>,
+    rules: Arc<Rules>,
+    space: Space,
+    max_wait: Duration,
+    shared: Arc<Shared>,
+}
+
+impl Plan {
+    fn new(policy: Policy, space: Space, shared: Arc<Shared>) -> Result<Self, ConfigError> {
+        let rules = Arc::new(Rules::new(&policy)?);
+        let max_wait = policy.stated_max_wait().unwrap_or(MAX_WAIT);
+        Ok(Self { policy: Arc::new(policy), rules, space, max_wait, shared })
+    }
+
+    fn part<'a>(&'a self, margin: Margin, key: &'a str, costs: &'a [u64]) -> Part<'a> {
+        Part { space: self.space, rules: &self.rules, margin, key, costs }
+    }
+
+    /// A part that asks for nothing.
+    fn whole<'a>(&'a self, margin: Margin, key: &'a str) -> Part<'a> {
+        self.part(margin, key, &[])
+    }
+
+    /// The refusal of a call before anything was asked.
+    fn refuse(&self, kind: RefusedKind, max_wait: Duration) -> Refused {
+        let decision = Decision {
+            labels: self.rules.labels.clone(),
+            granted: false,
+            wait_us: None,
+            paused: false,
+            levels: SmallVec::new(),
+        };
+        Refused::new(kind, decision, max_wait)
+    }
+
+    fn refuse_cost(&self, fault: CostFault<'_>, max_wait: Duration) -> Refused {
+        match fault {
+            CostFault::Unknown(unit) => self.refuse(RefusedKind::UnknownUnit, max_wait).unit(unit),
+            CostFault::Missing(i) => {
+                self.refuse(RefusedKind::NoCost, max_wait).unit(&self.rules.labels.limits[i].unit)
+            }
+            CostFault::NeverFits(i) => {
+                self.refuse(RefusedKind::NeverFits, max_wait).unit(&self.rules.labels.limits[i].name)
+            }
+        }
+    }
+
+    /// The refusal that a store's answer amounts to.
+    fn refuse_answer(&self, answer: &Answer, part: &PartAnswer, max_wait: Duration) -> Refused {
+        let paused = matches!(answer.outcome, Outcome::Paused { .. });
+        let kind = match answer.at {
+            _ if paused => RefusedKind::Paused,
+            NEVER => RefusedKind::NoSeat,
+            _ => RefusedKind::RateLimited,
+        };
+        let decision = Decision {
+            labels: self.rules.labels.clone(),
+            granted: false,
+            wait_us: (answer.at != NEVER).then(|| answer.at.saturating_sub(answer.now)),
+            paused,
+            levels: part.levels.clone(),
+        };
+        Refused::new(kind, decision, max_wait)
+    }
+}
+
+/// What came of an ask at once.
+enum Start {
+    Done(Result<Permit, Refused>),
+    Wait(Place),
+}
+
+impl Limiter {
+    /// A limiter of `policy`, whose state lives in `store`.
+    ///
+    /// # Errors
+    /// The first fault of the policy, with policy and field named.
+    pub fn new(policy: impl Into<Policy>, store: impl Into<AnyStore>) -> Result<Self, ConfigError> {
+        let policy = policy.into();
+        Rules::new(&policy)?;
+        let store = store.into().0;
+        let space = store.open(policy.name());
+        let shared = Arc::new(Shared {
+            store,
+            queue: Queue::default(),
+            answers: Answers::default(),
+            closed: AtomicBool::new(false),
+        });
+        let plan = Plan::new(policy, space, shared.clone())?;
+        Ok(Self {
+            core: Arc::new(Core { current: ArcSwap::from_pointee(plan), shared, space }),
+            margin: Margin::None,
+        })
+    }
+
+    /// Waits for a permit, at most for the ask's or the policy's `max_wait`, whichever is shorter.
+    ///
+    /// A call that cannot make it is refused at once, with the time at which it could have gone. Dropping
+    /// the future gives the place up, and leaves no debt.
+    ///
+    /// # Errors
+    /// [`Refused`] says which limit, why, and when it could go.
+    pub async fn acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
+        match self.start(&ask.into()) {
+            Start::Done(result) => result,
+            Start::Wait(place) => place.wait().await,
+        }
+    }
+
+    /// A permit now or not at all: never waits, never overtakes those who do, and charges at now only.
+    ///
+    /// # Errors
+    /// [`Refused`] says which limit, and when it could go.
+    pub async fn try_acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
+        let ask = ask.into().max_wait(Duration::ZERO);
+        match self.start(&ask) {
+            Start::Done(result) => result,
+            // A leaky bucket would hold it.
+            Start::Wait(place) => Err(place.leave()),
+        }
+    }
+
+    fn start(&self, ask: &Ask<'_>) -> Start {
+        let plan = self.core.current.load();
+        let max_wait = ask.max_wait.map_or(plan.max_wait, |max_wait| max_wait.min(plan.max_wait));
+        let costs = match plan.rules.costs(&ask.costs) {
+            Ok(costs) => costs,
+            Err(fault) => return Start::Done(Err(plan.refuse_cost(fault, max_wait))),
+        };
+        if self.core.shared.closed.load(Ordering::Relaxed) {
+            return Start::Done(Err(plan.refuse(RefusedKind::Closed, max_wait)));
+        }
+        let part = plan.part(self.margin, ask.key, &costs);
+        if !self.core.shared.queue.is_ahead(&part, &*self.core.shared.store) {
+            let mut answer = self.core.shared.store.decide(&[part], When::NOW);
+            let part = answer.parts.pop().expect("one part was asked about");
+            if answer.outcome == Outcome::Granted || plan.policy.is_observe_only() {
+                return Start::Done(Ok(Permit::new(plan.clone(), self.margin, costs, &answer, part)));
+            }
+            let too_long = answer.at != NEVER && answer.at - answer.now > micros(max_wait);
+            if (max_wait.is_zero() || too_long) && !plan.rules.holds() {
+                return Start::Done(Err(plan.refuse_answer(&answer, &part, max_wait)));
+            }
+        }
+        match Queue::enter(&plan, self.margin, ask, costs, max_wait) {
+            Ok(place) => Start::Wait(place),
+            Err(refused) => Start::Done(Err(refused)),
+        }
+    }
+
+    /// Permits of several limiters at once, or none: decided in one step where they share a store, and in
+    /// order where something has to wait. What was taken goes back when a later one refuses. Only the last
+    /// may hold calls for long: the others' charges stand while it does.
+    ///
+    /// # Errors
+    /// The refusal of the first that refuses.
+    pub async fn acquire_all(asks: &[(&Limiter, Ask<'_>)]) -> Result<Vec<Permit>, Refused> {
+        if let Some(result) = Self::all_now(asks) {
+            return result;
+        }
+        let mut permits = Vec::with_capacity(asks.len());
+        for (limiter, ask) in asks {
+            match limiter.acquire(ask.clone()).await {
+                Ok(permit) => permits.push(permit),
+                Err(refused) => {
+                    permits.into_iter().for_each(Permit::undo);
+                    return Err(refused);
+                }
+            }
+        }
+        Ok(permits)
+    }
+
+    /// The answer in one step, where there is one.
+    fn all_now(asks: &[(&Limiter, Ask<'_>)]) -> Option<Result<Vec<Permit>, Refused>> {
+        let plans = asks
+            .iter()
+            .map(|(limiter, _)| limiter.core.current.load_full())
+            .collect::<SmallVec<[Arc<Plan>; 4]>>();
+        let mut costs = SmallVec::<[Costs; 4]>::new();
+        let mut may_wait = false;
+        for (plan, (limiter, ask)) in plans.iter().zip(asks) {
+            let max_wait = ask.max_wait.map_or(plan.max_wait, |max_wait| max_wait.min(plan.max_wait));
+            match plan.rules.costs(&ask.costs) {
+                Ok(cost) => costs.push(cost),
+                Err(fault) => return Some(Err(plan.refuse_cost(fault, max_wait))),
+            }
+            if limiter.core.shared.closed.load(Ordering::Relaxed) {
+                return Some(Err(plan.refuse(RefusedKind::Closed, max_wait)));
+            }
+            may_wait |= !max_wait.is_zero() || plan.rules.holds();
+        }
+        let parts = plans
+            .iter()
+            .zip(asks)
+            .zip(&costs)
+            .map(|((plan, (limiter, ask)), costs)| plan.part(limiter.margin, ask.key, costs));
+        let parts = parts.collect::<SmallVec<[Part<'_>; 4]>>();
+        let store = &asks.first()?.0.core.shared.store;
+        let one_store = asks.iter().all(|(limiter, _)| Arc::ptr_eq(store, &limiter.core.shared.store));
+        let observed = plans.iter().any(|plan| plan.policy.is_observe_only());
+        let waiters = parts
+            .iter()
+            .zip(asks)
+            .any(|(part, (limiter, _))| limiter.core.shared.queue.is_ahead(part, &**store));
+        if !one_store || observed || waiters {
+            return None;
+        }
+        let mut answer = store.decide(&parts, When::NOW);
+        let answers = std::mem::take(&mut answer.parts);
+        if answer.outcome == Outcome::Granted {
+            let permits = plans.iter().zip(asks).zip(costs.iter().zip(answers)).map(
+                |((plan, (limiter, _)), (costs, part))| {
+                    Permit::new(plan.clone(), limiter.margin, costs.clone(), &answer, part)
+                },
+            );
+            return Some(Ok(permits.collect()));
+        }
+        if may_wait {
+            return None;
+        }
+        let longest = |part: &PartAnswer| part.levels.iter().map(|level| level.wait_us).max();
+        let (i, part) = answers.iter().enumerate().max_by_key(|(i, part)| (longest(part), usize::MAX - i))?;
+        Some(Err(plans[i].refuse_answer(&answer, part, Duration::ZERO)))
+    }
+
+    /// How a key stands. Changes nothing.
+    pub async fn peek(&self, key: &str) -> Peek {
+        let plan = self.core.current.load();
+        let part = plan.whole(self.margin, key);
+        let standing = self.core.shared.store.peek(part);
+        let paused_for = standing.paused_until.map(|until| Duration::from_micros(until - standing.now));
+        Peek {
+            decision: Decision {
+                labels: plan.rules.labels.clone(),
+                granted: paused_for.is_none(),
+                wait_us: Some(standing.paused_until.map_or(0, |until| until - standing.now)),
+                paused: paused_for.is_some(),
+                levels: standing.levels,
+            },
+            paused_for,
+            waiting: self.core.shared.queue.waiting(&part, &*self.core.shared.store),
+        }
+    }
+
+    /// Tells the limiter what a response under `key` said.
+    ///
+    /// A throttling answer that asks for more than a second, or that follows another one in this process,
+    /// pauses the key for everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to
+    /// 30 s until a call does well. Any other throttling answer leaves the key open, and nothing saved up.
+    pub fn observe(&self, key: &str, signals: &Signals) {
+        let plan = self.core.current.load();
+        let part = plan.whole(self.margin, key);
+        let store = &self.core.shared.store;
+        match self.core.shared.answers.judge(key, signals, clock::now_us()) {
+            Verdict::Nothing => return,
+            Verdict::Well { sent } => store.resume(part, Some(sent)),
+            Verdict::Drain => store.drain(part),
+            Verdict::Pause { until } => store.pause(part, PauseAsk { until, probe_every: MAX_PAUSE_US }),
+        }
+        self.core.shared.queue.changed(&part, &**store);
+    }
+
+    /// Holds a key for `time`, for everyone. Only ever makes a pause longer; [`resume`](Self::resume) ends
+    /// it. Saturates: a pause without end is `Duration::MAX`.
+    pub fn pause(&self, key: &str, time: Duration) {
+        let plan = self.core.current.load();
+        let part = plan.whole(self.margin, key);
+        let until = clock::now_us().saturating_add(micros(time));
+        self.core.shared.store.pause(part, PauseAsk { until, probe_every: NEVER });
+        self.core.shared.queue.changed(&part, &*self.core.shared.store);
+    }
+
+    /// Ends a key's pause, whoever asked for it. Its budgets begin empty, as at the end of any pause.
+    pub fn resume(&self, key: &str) {
+        let plan = self.core.current.load();
+        let part = plan.whole(self.margin, key);
+        self.core.shared.store.resume(part, None);
+        self.core.shared.queue.changed(&part, &*self.core.shared.store);
+    }
+
+    /// Changes the limits, at once and for everyone, those who wait included. What was used stays used,
+    /// limit by limit of the same name and unit; a new limit begins unused. The policy keeps its name.
+    ///
+    /// # Errors
+    /// The first fault of the new policy; the old one then stays.
+    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
+        let policy = policy.into();
+        let name = self.policy().name().to_owned();
+        if policy.name() != name {
+            let fault = format!("must stay `{name}`: state is kept under it");
+            return Err(ConfigError::Field { policy: policy.name().to_owned(), field: "name", fault });
+        }
+        let plan = Arc::new(Plan::new(policy, self.core.space, self.core.shared.clone())?);
+        self.core.current.store(plan.clone());
+        self.core.shared.queue.replan(&plan);
+        Ok(())
+    }
+
+    /// Refuses everyone who waits, and everyone who comes from now on. Permits that are out stay good.
+    pub fn close(&self) {
+        self.core.shared.closed.store(true, Ordering::SeqCst);
+        let plan = self.core.current.load();
+        self.core.shared.queue.close(|max_wait| plan.refuse(RefusedKind::Closed, max_wait));
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.core.current.load().policy.clone()
+    }
+
+    /// Callers that wait for a key in this process.
+    pub fn waiting(&self, key: &str) -> usize {
+        let plan = self.core.current.load();
+        self.core.shared.queue.waiting(&plan.whole(self.margin, key), &*self.core.shared.store)
+    }
+}
+
+/// The client's side.
+#[cfg(feature = "client")]
+impl Limiter {
+    /// A clone that gives the default jitter margin to each limit that states none.
+    pub(crate) fn with_margin(&self) -> Self {
+        Self { margin: Margin::Default, ..self.clone() }
+    }
+
+    /// Whether both are clones of one limiter.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+
+    /// Whether a limit of the policy counts `unit`.
+    pub(crate) fn counts(&self, unit: &str) -> bool {
+        self.core.current.load().rules.counts(unit)
+    }
+
+    /// How long a call may be held back.
+    pub(crate) fn max_wait(&self) -> Duration {
+        self.core.current.load().max_wait
+    }
+
+    /// Charges one request under `key`, whatever the state: for what was already sent.
+    pub(crate) fn charge(&self, key: &str) {
+        let plan = self.core.current.load();
+        let costs =
+            plan.rules.labels.limits.iter().map(|label| u64::from(&*label.unit == crate::limit::REQUESTS));
+        let costs = costs.collect::<Costs>();
+        let part = plan.part(self.margin, key, &costs);
+        self.core.shared.store.charge(part);
+        self.core.shared.queue.changed(&part, &*self.core.shared.store);
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("policy", &self.policy().name())
+            .field("margin", &self.margin)
+            .finish_non_exhaustive()
+    }
+}

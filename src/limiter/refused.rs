@@ -1,0 +1,194 @@
+//! Our own refusal: why a call may not go, and when it could.
+//!
+//! Never carries a user's key, a URL or a secret: it ends up in logs. It is one error type for everything
+//! that the limiter itself refuses, so that it cannot be mistaken for the service's answer or a transport
+//! error.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::decision::Decision;
+use crate::signals::Signals;
+
+/// Why a call was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusedKind {
+    /// A limit is used up, and the wait for it is longer than the call may wait.
+    RateLimited,
+    /// The service or an operator paused the key, for longer than the call may wait.
+    Paused,
+    /// No seat came free in the time that the call may wait.
+    NoSeat,
+    /// As many calls wait for this key as may, or a leaky bucket's queue is full.
+    QueueFull,
+    /// The cost is above what the limit can ever hold: no wait would help.
+    NeverFits,
+    /// The call states a cost in a unit that no limit of the policy counts.
+    UnknownUnit,
+    /// A limit counts a unit for which the call states no cost.
+    NoCost,
+    /// The limiter was closed.
+    Closed,
+    /// The call would have to wait, and there is no tokio runtime to wait in.
+    NoRuntime,
+}
+
+/// A call that was not sent, because of our own limits or a pause.
+///
+/// In an error chain, [`Refused::of`] finds it.
+#[derive(Debug, Clone)]
+pub struct Refused(Box<Inner>);
+
+#[derive(Debug, Clone)]
+struct Inner {
+    kind: RefusedKind,
+    decision: Decision,
+    max_wait: Duration,
+    unit: Option<String>,
+    hint: Option<&'static str>,
+    last: Option<Last>,
+}
+
+/// The answer that an earlier attempt of the same call got.
+#[derive(Debug, Clone)]
+pub struct Last {
+    /// Its status.
+    pub status: StatusCode,
+    /// What it said about limits.
+    pub signals: Signals,
+}
+
+impl Refused {
+    pub(crate) fn new(kind: RefusedKind, decision: Decision, max_wait: Duration) -> Self {
+        Self(Box::new(Inner { kind, decision, max_wait, unit: None, hint: None, last: None }))
+    }
+
+    /// Names the unit that is unknown or missing.
+    pub(crate) fn unit(mut self, unit: &str) -> Self {
+        self.0.unit = Some(unit.chars().take(50).collect());
+        self
+    }
+
+    /// Adds what the caller can do about it.
+    pub(crate) fn hint(mut self, hint: &'static str) -> Self {
+        self.0.hint = Some(hint);
+        self
+    }
+
+    /// Adds the answer of the attempt before.
+    #[cfg(feature = "client")]
+    pub(crate) fn after(mut self, last: Last) -> Self {
+        self.0.last = Some(last);
+        self
+    }
+
+    /// Finds the refusal in an error or anywhere down its chain of sources.
+    pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refused> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(refused) = error.downcast_ref::<Refused>() {
+                return Some(refused);
+            }
+            #[cfg(feature = "client")]
+            if let Some(reqwest_middleware::Error::Middleware(inner)) = error.downcast_ref() {
+                // That error is transparent: its source skips what it wraps.
+                if let Some(refused) = inner.downcast_ref::<Refused>() {
+                    return Some(refused);
+                }
+            }
+            next = error.source();
+        }
+        None
+    }
+
+    /// Why.
+    pub fn kind(&self) -> RefusedKind {
+        self.0.kind
+    }
+
+    /// From the refusal until the call could have gone; `None` where nobody can tell, as for a seat, or
+    /// where waiting does not help.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.0.kind {
+            RefusedKind::RateLimited | RefusedKind::Paused | RefusedKind::QueueFull => {
+                self.0.decision.retry_after()
+            }
+            _ => None,
+        }
+    }
+
+    /// Name of the policy that refused.
+    pub fn policy(&self) -> &str {
+        self.0.decision.policy()
+    }
+
+    /// Name of the limit that refused, if it was one limit.
+    pub fn limit(&self) -> Option<&str> {
+        self.0.decision.refused_by()
+    }
+
+    /// The decision behind the refusal: what is left under each limit.
+    pub fn decision(&self) -> &Decision {
+        &self.0.decision
+    }
+
+    /// Whether waiting longer would have helped: the call ran out of its `max_wait`. The counterpart of
+    /// `is_timeout` for a wait on this side of the wire.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.0.kind, RefusedKind::RateLimited | RefusedKind::Paused | RefusedKind::NoSeat)
+    }
+
+    /// The answer that an earlier attempt of this call got, where there was one and its body is gone.
+    pub fn last(&self) -> Option<&Last> {
+        self.0.last.as_ref()
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, decision, max_wait, unit, hint, last } = &*self.0;
+        write!(f, "client-side limit of policy `{}`", decision.policy())?;
+        if let Some(limit) = decision.refused_by() {
+            write!(f, ", `{limit}`")?;
+        }
+        let unit = unit.as_deref().unwrap_or("?");
+        match kind {
+            RefusedKind::RateLimited => {
+                write!(f, ": would wait {}, may wait {}", Secs(decision.wait()), Secs(*max_wait))
+            }
+            RefusedKind::Paused => {
+                write!(f, ": paused for another {}, may wait {}", Secs(decision.wait()), Secs(*max_wait))
+            }
+            RefusedKind::NoSeat => write!(f, ": no seat came free in {}", Secs(*max_wait)),
+            RefusedKind::QueueFull => write!(f, ": the queue is full"),
+            RefusedKind::NeverFits => write!(f, ": the cost can never fit"),
+            RefusedKind::UnknownUnit => write!(f, ": a cost in `{unit}`, which no limit counts"),
+            RefusedKind::NoCost => write!(f, ": no cost in `{unit}` was stated, which a limit counts"),
+            RefusedKind::Closed => write!(f, ": the limiter is closed"),
+            RefusedKind::NoRuntime => write!(f, ": there is no tokio runtime to wait in"),
+        }?;
+        if let Some(hint) = hint {
+            write!(f, " ({hint})")?;
+        }
+        match last {
+            Some(last) => write!(f, "; the attempt before was answered {}", last.status.as_u16()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error for Refused {}
+
+/// A duration to read: three digits behind the point, without the zeros.
+struct Secs(Duration);
+
+impl fmt::Display for Secs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{:.3}", self.0.as_secs_f64());
+        write!(f, "{} s", text.trim_end_matches('0').trim_end_matches('.'))
+    }
+}

@@ -1,0 +1,164 @@
+//! Where state lives and is decided, atomically. A store decides; it never sleeps.
+//!
+//! Everything that a decision reads and writes is touched in one step: all limits of a policy, or of a whole
+//! chain of policies, or nothing. Time is read inside that step, so that two callers cannot be decided in
+//! the wrong order.
+
+mod local;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+pub use local::Local;
+
+use crate::algorithm::{Mark, Rules, State};
+use crate::decision::Level;
+use crate::limit::Margin;
+
+/// A store of any kind; every store of this module turns into one.
+#[derive(Clone)]
+pub struct AnyStore(pub(crate) Arc<dyn Store>);
+
+impl std::fmt::Debug for AnyStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AnyStore")
+    }
+}
+
+/// One policy's budget under one key, and what a call costs of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) space: Space,
+    pub(crate) rules: &'a Arc<Rules>,
+    pub(crate) margin: Margin,
+    pub(crate) key: &'a str,
+    /// By limit, in the policy's order.
+    pub(crate) costs: &'a [u64],
+}
+
+/// Where a policy's keys live in a store: policies of one name share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Space(pub(crate) u32);
+
+/// From when a call may be booked, and how far ahead.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct When {
+    /// The first instant that may be charged; by default the store's now.
+    pub(crate) from: Option<u64>,
+    /// The last instant that may be charged; by default `from`.
+    pub(crate) latest: Option<u64>,
+}
+
+impl When {
+    /// Now or not at all.
+    pub(crate) const NOW: When = When { from: None, latest: None };
+}
+
+/// What was decided over all parts together.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// When the decision was made, on the store's clock.
+    pub(crate) now: u64,
+    /// Granted: the slot. Refused: the earliest instant at which it could go; `NEVER` for a missing seat.
+    pub(crate) at: u64,
+    pub(crate) outcome: Outcome,
+    /// Part by part.
+    pub(crate) parts: SmallVec<[PartAnswer; 1]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Charged at the slot.
+    Granted,
+    /// Nothing was written.
+    Refused,
+    /// Nothing was written; a key is paused until that instant, or until a probe may go, if that is sooner.
+    Paused { ask_again: u64 },
+}
+
+/// One part of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct PartAnswer {
+    pub(crate) ticket: Ticket,
+    /// How each limit stands.
+    pub(crate) levels: SmallVec<[Level; 3]>,
+    /// Granted: what later corrections need, by limit.
+    pub(crate) marks: SmallVec<[Mark; 3]>,
+    /// Granted ahead of now: the states before, for taking the booking back.
+    pub(crate) before: Option<Box<[Option<State>]>>,
+}
+
+/// Finds a key's budget again without its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Ticket {
+    pub(crate) hash: u64,
+    pub(crate) id: u64,
+}
+
+/// A charge to correct.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charge<'a> {
+    pub(crate) ticket: Ticket,
+    pub(crate) rules: &'a Arc<Rules>,
+    pub(crate) margin: Margin,
+    pub(crate) slot: u64,
+    /// By limit, in the policy's order.
+    pub(crate) costs: &'a [u64],
+}
+
+/// A pause of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PauseAsk {
+    /// The instant until which the key is held.
+    pub(crate) until: u64,
+    /// After how long, again and again, one call may go although the pause is not over; `NEVER` for an
+    /// operator's pause.
+    pub(crate) probe_every: u64,
+}
+
+/// How a key stands.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) now: u64,
+    pub(crate) paused_until: Option<u64>,
+    pub(crate) levels: SmallVec<[Level; 3]>,
+}
+
+/// The states of a key as callers that wait will find them.
+#[derive(Debug)]
+pub(crate) struct Forecast {
+    /// The first instant at which anything can go: now, or the end of a pause.
+    pub(crate) from: u64,
+    pub(crate) states: SmallVec<[State; 3]>,
+}
+
+/// Where state lives. Every method is one atomic step.
+pub(crate) trait Store: Send + Sync {
+    /// The space of the policies of this name.
+    fn open(&self, policy: &str) -> Space;
+    /// A number that is the same for the same key, and nearly always another for another key.
+    fn hash(&self, part: &Part<'_>) -> u64;
+    /// Gives a space back: the limiter that opened it is gone.
+    fn leave(&self, space: Space);
+    /// Decides over all parts: charges all at one instant, or writes nothing.
+    fn decide(&self, parts: &[Part<'_>], when: When) -> Answer;
+    /// Charges whatever the state: for what was already sent.
+    fn charge(&self, part: Part<'_>);
+    /// Takes a booking back if it is still the last one, and its seats in any case.
+    fn take_back(&self, charge: Charge<'_>, before: Option<&[Option<State>]>);
+    /// Gives back what rides on a permit: its seats.
+    fn release(&self, charge: Charge<'_>);
+    /// Corrects the charge under the limit at `index` to what was really used; `marks` are the charge's.
+    fn settle(&self, charge: Charge<'_>, index: usize, used: u64, mark: Mark);
+    /// Holds a key, or holds it longer; never shorter.
+    fn pause(&self, part: Part<'_>, pause: PauseAsk);
+    /// Empties a key's budgets as of now.
+    fn drain(&self, part: Part<'_>);
+    /// Ends a pause; for a call that was `answered` well, sent at that instant, only if it is the pause's probe.
+    fn resume(&self, part: Part<'_>, answered: Option<u64>);
+    /// How a key stands.
+    fn peek(&self, part: Part<'_>) -> Standing;
+    /// What waiting callers will find.
+    fn forecast(&self, part: Part<'_>) -> Forecast;
+}

@@ -88,9 +88,15 @@ impl Gcra {
 
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
         let debt = self.debt(state, at);
-        let mark = Mark(self.debt(state, state.at), state.at);
-        *state = State { debt: debt + cost * self.ticks.p, at, p: self.ticks.p };
-        mark
+        let charged = debt + cost * self.ticks.p;
+        *state = State { debt: charged, at, p: self.ticks.p };
+        Mark(debt, charged)
+    }
+
+    /// The mark of a charge of nothing.
+    pub(crate) fn mark(&self, state: &State, at: u64) -> Mark {
+        let debt = self.debt(state, at.max(state.at));
+        Mark(debt, debt)
     }
 
     /// How long a leaky bucket holds a call at most; 0 for the others.
@@ -111,8 +117,7 @@ impl Gcra {
             debt.saturating_add(more).min(crate::limit::MAX_EXACT / 4)
         } else {
             let less = (booked.charged - booked.used).saturating_mul(self.ticks.p);
-            let before = State { debt: booked.mark.0, at: booked.mark.1, p: self.ticks.p };
-            let owed_without = self.debt(&before, booked.slot.max(before.at)) + booked.used * self.ticks.p;
+            let owed_without = booked.mark.0 + booked.used * self.ticks.p;
             let repaid = self.ticks.r.saturating_mul(now.saturating_sub(booked.slot));
             debt.saturating_sub(less.saturating_sub(repaid.saturating_sub(owed_without)))
         };
@@ -140,6 +145,16 @@ impl Gcra {
     pub(crate) fn level(&self, state: &State, now: u64) -> Level {
         let ahead = state.at.saturating_sub(now);
         let debt = self.debt(state, now.max(state.at)).saturating_add(self.ticks.r.saturating_mul(ahead));
+        self.level_of(debt)
+    }
+
+    /// How it stood right after a charge at `slot`.
+    pub(crate) fn level_after(&self, mark: Mark, slot: u64, now: u64) -> Level {
+        let ahead = self.ticks.r.saturating_mul(slot.saturating_sub(now));
+        self.level_of(mark.1.saturating_add(ahead))
+    }
+
+    fn level_of(&self, debt: u64) -> Level {
         let room = match self.queue {
             Some(queue) => (queue + 1) * self.ticks.p,
             None => self.full,

@@ -60,7 +60,8 @@ pub(crate) enum State {
     Seats(seats::State),
 }
 
-/// What a later correction has to know of a charge, beside its slot.
+/// What is kept of a charge beside its slot: a bucket's debt just before and after it; for the others what was left
+/// just after it, and when all of it is there again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Mark(u64, u64);
 
@@ -150,7 +151,7 @@ impl Rule {
 
     /// Charges `cost` units at `at`, which is not before what `earliest` answers.
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
-        match (self, state) {
+        match (self, &mut *state) {
             (Rule::Gcra(rule), State::Gcra(state)) => return rule.commit(state, at, cost),
             (Rule::Window(rule), State::Window(state)) => rule.commit(state, at, cost),
             (Rule::SlidingCounter(rule), State::SlidingCounter(state)) => rule.commit(state, at, cost),
@@ -158,7 +159,32 @@ impl Rule {
             (Rule::Seats(_), State::Seats(state)) => state.in_use += cost,
             _ => unreachable!("{MIXED}"),
         }
-        Mark::default()
+        self.mark(state, at)
+    }
+
+    /// The mark of a limit that was charged nothing at `at`, or of one whose mark is how it stands.
+    pub(crate) fn mark(&self, state: &State, at: u64) -> Mark {
+        match (self, state) {
+            (Rule::Gcra(rule), State::Gcra(state)) => rule.mark(state, at),
+            _ => {
+                let level = self.level(state, at);
+                Mark(level.remaining, at + level.reset_us)
+            }
+        }
+    }
+
+    /// How the limit stood right after a charge at `slot`, as told at `now`.
+    pub(crate) fn level_after(&self, mark: Mark, slot: u64, now: u64) -> Level {
+        match self {
+            Rule::Gcra(rule) => rule.level_after(mark, slot, now),
+            Rule::Seats(_) => Level { most: self.most(), remaining: mark.0, reset_us: 0, wait_us: 0 },
+            _ => Level {
+                most: self.most(),
+                remaining: mark.0,
+                reset_us: mark.1.saturating_sub(now),
+                wait_us: 0,
+            },
+        }
     }
 
     /// Takes a booking back if it is still the last one: the state becomes what it was `before`. A log has

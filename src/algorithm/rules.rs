@@ -13,7 +13,7 @@ use crate::limit::{Kind, Margin, REQUESTS, SEATS};
 use crate::policy::{ConfigError, Policy};
 
 /// Costs by limit, in the policy's order.
-pub(crate) type Costs = SmallVec<[u64; 4]>;
+pub(crate) type Costs = SmallVec<[u64; 3]>;
 
 /// The limits of one policy, ready to decide.
 #[derive(Debug)]

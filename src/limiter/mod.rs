@@ -29,7 +29,7 @@ use queue::{Place, Queue};
 
 use crate::algorithm::{CostFault, Costs, NEVER, Rules};
 use crate::clock::{self, micros};
-use crate::decision::Decision;
+use crate::decision::{Decision, Level};
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Signals;
@@ -133,20 +133,23 @@ impl Plan {
 
     /// The refusal that a store's answer amounts to.
     fn refuse_answer(&self, answer: &Answer, part: &PartAnswer, max_wait: Duration) -> Refused {
-        let paused = matches!(answer.outcome, Outcome::Paused { .. });
-        let kind = match answer.at {
-            _ if paused => RefusedKind::Paused,
-            NEVER => RefusedKind::NoSeat,
+        let kind = match answer.outcome {
+            Outcome::Paused { .. } => RefusedKind::Paused,
+            _ if answer.at == NEVER => RefusedKind::NoSeat,
             _ => RefusedKind::RateLimited,
         };
-        let decision = Decision {
-            labels: self.rules.labels.clone(),
-            granted: false,
-            wait_us: (answer.at != NEVER).then(|| answer.at.saturating_sub(answer.now)),
-            paused,
-            levels: part.levels.clone(),
-        };
-        Refused::new(kind, decision, max_wait)
+        Refused::new(kind, decision(self, answer, part.levels.clone()), max_wait)
+    }
+}
+
+/// The decision that one part of a store's answer amounts to.
+fn decision(plan: &Plan, answer: &Answer, levels: SmallVec<[Level; 3]>) -> Decision {
+    Decision {
+        labels: plan.rules.labels.clone(),
+        granted: answer.outcome == Outcome::Granted,
+        wait_us: (answer.at != NEVER).then(|| answer.at.saturating_sub(answer.now)),
+        paused: matches!(answer.outcome, Outcome::Paused { .. }),
+        levels,
     }
 }
 
@@ -217,11 +220,15 @@ impl Limiter {
             return Start::Done(Err(plan.refuse(RefusedKind::Closed, max_wait)));
         }
         let part = plan.part(self.margin, ask.key, &costs);
-        if !self.core.shared.queue.is_ahead(&part, &*self.core.shared.store) {
-            let mut answer = self.core.shared.store.decide(&[part], When::NOW);
+        let shared = &self.core.shared;
+        if !shared.queue.is_ahead(&part, &*shared.store) {
+            if let Some(grant) = shared.store.try_now(&part) {
+                return Start::Done(Ok(Permit::now(Arc::clone(&plan), self.margin, costs, grant)));
+            }
+            let mut answer = shared.store.decide(&[part], When::NOW);
             let part = answer.parts.pop().expect("one part was asked about");
             if answer.outcome == Outcome::Granted || plan.policy.is_observe_only() {
-                return Start::Done(Ok(Permit::new(plan.clone(), self.margin, costs, &answer, part)));
+                return Start::Done(Ok(Permit::of(Arc::clone(&plan), self.margin, costs, &answer, part)));
             }
             let too_long = answer.at != NEVER && answer.at - answer.now > micros(max_wait);
             if (max_wait.is_zero() || too_long) && !plan.rules.holds() {
@@ -297,7 +304,7 @@ impl Limiter {
         if answer.outcome == Outcome::Granted {
             let permits = plans.iter().zip(asks).zip(costs.iter().zip(answers)).map(
                 |((plan, (limiter, _)), (costs, part))| {
-                    Permit::new(plan.clone(), limiter.margin, costs.clone(), &answer, part)
+                    Permit::of(plan.clone(), limiter.margin, costs.clone(), &answer, part)
                 },
             );
             return Some(Ok(permits.collect()));

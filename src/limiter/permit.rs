@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
-use super::Plan;
-use crate::algorithm::{Costs, Mark, State};
+use super::{Plan, decision};
+use crate::algorithm::{Costs, State};
 use crate::decision::Decision;
 use crate::limit::Margin;
-use crate::store::{Answer, Charge, Outcome, PartAnswer, Ticket};
+use crate::store::{Answer, Charge, Grant, Marks, Outcome, PartAnswer, Ticket};
 
 /// The right to send one call. Its seats go back when it is dropped; what it was charged stays charged.
 #[must_use = "a seat is given back when its permit is dropped"]
@@ -22,48 +21,57 @@ pub struct Permit {
     plan: Arc<Plan>,
     margin: Margin,
     ticket: Ticket,
+    /// When it was decided, and when the caller may go.
+    now: u64,
     slot: u64,
     waited_us: u64,
     /// What the limits were charged, as corrected last.
     costs: Mutex<Costs>,
-    answer: Held,
-}
-
-/// What is kept of the store's answer.
-struct Held {
-    granted: bool,
-    paused: bool,
-    wait_us: Option<u64>,
-    levels: SmallVec<[crate::decision::Level; 3]>,
-    marks: SmallVec<[Mark; 3]>,
+    marks: Marks,
+    /// The states before a booking ahead.
     before: Option<Box<[Option<State>]>>,
+    /// What a policy that only observes would have answered: nothing was charged.
+    observed: Option<Box<Decision>>,
 }
 
 impl Permit {
-    /// A permit for one part of a granted answer, or for one that is only observed.
-    pub(super) fn new(
+    /// A permit that was granted at once.
+    pub(super) fn now(plan: Arc<Plan>, margin: Margin, costs: Costs, grant: Grant) -> Self {
+        Self {
+            plan,
+            margin,
+            ticket: grant.ticket,
+            now: grant.now,
+            slot: grant.now,
+            waited_us: 0,
+            costs: Mutex::new(costs),
+            marks: grant.marks,
+            before: None,
+            observed: None,
+        }
+    }
+
+    /// A permit for one part of an answer: a granted one, or one that is only observed.
+    pub(super) fn of(
         plan: Arc<Plan>,
         margin: Margin,
         costs: Costs,
         answer: &Answer,
         part: PartAnswer,
     ) -> Self {
-        let granted = answer.outcome == Outcome::Granted;
+        let observed =
+            (answer.outcome != Outcome::Granted).then(|| Box::new(decision(&plan, answer, part.levels)));
         Self {
             plan,
             margin,
             ticket: part.ticket,
+            now: answer.now,
             slot: answer.at,
             waited_us: 0,
             costs: Mutex::new(costs),
-            answer: Held {
-                granted,
-                paused: matches!(answer.outcome, Outcome::Paused { .. }),
-                wait_us: (answer.at != crate::algorithm::NEVER).then(|| answer.at.saturating_sub(answer.now)),
-                levels: part.levels,
-                marks: part.marks,
-                before: part.before,
-            },
+            marks: part.marks,
+            before: part.before,
+            observed,
         }
     }
 
@@ -83,12 +91,17 @@ impl Permit {
 
     /// The decision by which it was given.
     pub fn decision(&self) -> Decision {
+        if let Some(observed) = &self.observed {
+            return (**observed).clone();
+        }
+        let levels = self.plan.rules.of(self.margin).iter().zip(&self.marks);
+        let levels = levels.map(|(rule, mark)| rule.level_after(*mark, self.slot, self.now));
         Decision {
             labels: self.plan.rules.labels.clone(),
-            granted: self.answer.granted,
-            wait_us: self.answer.wait_us,
-            paused: self.answer.paused,
-            levels: self.answer.levels.clone(),
+            granted: true,
+            wait_us: Some(self.slot.saturating_sub(self.now)),
+            paused: false,
+            levels: levels.collect(),
         }
     }
 
@@ -97,14 +110,14 @@ impl Permit {
     /// more now and takes back only its own newest. A unit that nothing was charged for is ignored. Stated
     /// again, the later statement holds.
     pub fn settle(&self, unit: &str, used: u64) {
-        if !self.answer.granted {
+        if self.observed.is_some() {
             return;
         }
         let mut costs = self.costs.lock();
         let mut changed = false;
         for (i, label) in self.plan.rules.labels.limits.iter().enumerate() {
             if &*label.unit == unit && costs[i] != used && !self.plan.rules.of(self.margin)[i].is_seats() {
-                self.plan.shared.store.settle(self.charge(&costs), i, used, self.answer.marks[i]);
+                self.plan.shared.store.settle(self.charge(&costs), i, used, self.marks[i]);
                 costs[i] = used;
                 changed = true;
             }
@@ -118,7 +131,7 @@ impl Permit {
     /// Whether something rides on it until it is dropped.
     #[cfg(feature = "client")]
     pub(crate) fn rides(&self) -> bool {
-        self.plan.rules.rides
+        self.plan.rules.rides && self.observed.is_none()
     }
 
     fn charge<'a>(&'a self, costs: &'a [u64]) -> Charge<'a> {
@@ -127,17 +140,18 @@ impl Permit {
 
     /// Gives everything back: the slot too, if nothing was booked after it.
     pub(super) fn take_back(mut self) {
-        if self.answer.granted {
+        if self.observed.is_none() {
             let costs = std::mem::take(&mut *self.costs.lock());
-            self.plan.shared.store.take_back(self.charge(&costs), self.answer.before.as_deref());
-            self.answer.granted = false;
+            self.plan.shared.store.take_back(self.charge(&costs), self.before.as_deref());
+            // Nothing is left for its drop to give back.
+            self.observed = Some(Box::new(self.decision()));
         }
     }
 
     /// Gives everything back as far as a correction can: for a slot that has come.
     pub(super) fn undo(self) {
-        let units = self.plan.clone();
-        for label in &units.rules.labels.limits {
+        let plan = self.plan.clone();
+        for label in &plan.rules.labels.limits {
             self.settle(&label.unit, 0);
         }
     }
@@ -145,7 +159,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.answer.granted && self.plan.rules.rides {
+        if self.plan.rules.rides && self.observed.is_none() {
             let costs = self.costs.lock();
             self.plan.shared.store.release(self.charge(&costs));
             drop(costs);

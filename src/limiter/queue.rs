@@ -331,7 +331,7 @@ impl Queue {
             match answer.outcome {
                 Outcome::Granted => {
                     line.booked =
-                        Some((seq, Permit::new(plan.clone(), line.margin, costs, &answer, answered)));
+                        Some((seq, Permit::of(plan.clone(), line.margin, costs, &answer, answered)));
                 }
                 _ if answer.at != NEVER && answer.at > deadline => {
                     let refused = plan.refuse_answer(&answer, &answered, max_wait);

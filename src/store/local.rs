@@ -16,10 +16,10 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::{
-    Answer, AnyStore, Charge, Forecast, Outcome, Part, PartAnswer, PauseAsk, Space, Standing, Store, Ticket,
-    When,
+    Answer, AnyStore, Charge, Forecast, Grant, Marks, Outcome, Part, PartAnswer, PauseAsk, Space, Standing,
+    Store, Ticket, When,
 };
-use crate::algorithm::{Joint, Mark, NEVER, Rules, State, Used, joint_earliest};
+use crate::algorithm::{Joint, Mark, NEVER, Rule, Rules, State, Used, joint_earliest};
 use crate::clock;
 use crate::decision::Level;
 use crate::limit::MAX_EXACT;
@@ -349,6 +349,17 @@ impl Entry {
         }
     }
 
+    fn charge(&mut self, part: &Part<'_>, rules: &[Rule], at: u64) -> Marks {
+        let mut marks = Marks::new();
+        for ((rule, state), cost) in rules.iter().zip(&mut self.states).zip(part.costs) {
+            marks.push(if *cost > 0 { rule.commit(state, at, *cost) } else { rule.mark(state, at) });
+        }
+        if part.rules.rides {
+            self.permits += 1;
+        }
+        marks
+    }
+
     fn levels(&self, part: &Part<'_>, now: u64) -> SmallVec<[Level; 3]> {
         let rules = part.rules.of(part.margin);
         rules.iter().zip(&self.states).map(|(rule, state)| rule.level(state, now)).collect()
@@ -403,13 +414,7 @@ fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, when: When) 
                 answer.before =
                     Some(rules.iter().zip(&entry.states).map(|(rule, state)| rule.before(state)).collect());
             }
-            for ((rule, state), cost) in rules.iter().zip(&mut entry.states).zip(part.costs) {
-                answer.marks.push(if *cost > 0 { rule.commit(state, at, *cost) } else { Mark::default() });
-            }
-            if part.rules.rides {
-                entry.permits += 1;
-            }
-            answer.levels = entry.levels(part, now);
+            answer.marks = entry.charge(part, rules, at);
         } else {
             answer.levels = entry.levels(part, now);
             for (((rule, state), cost), level) in
@@ -480,6 +485,23 @@ impl Store for Table {
 
     fn hash(&self, part: &Part<'_>) -> u64 {
         self.home(part).hash
+    }
+
+    fn try_now(&self, part: &Part<'_>) -> Option<Grant> {
+        self.with_entry(part, |entry, now| {
+            if entry.pause.as_ref().is_some_and(|pause| pause.holds(now).is_some()) {
+                return None;
+            }
+            entry.refresh(part, now);
+            let rules = part.rules.of(part.margin);
+            let asked = rules.iter().zip(&entry.states).zip(part.costs);
+            for ((rule, state), cost) in asked {
+                if *cost > 0 && rule.earliest(state, now, *cost) != now {
+                    return None;
+                }
+            }
+            Some(Grant { now, ticket: entry.ticket(), marks: entry.charge(part, rules, now) })
+        })
     }
 
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer {

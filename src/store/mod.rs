@@ -77,14 +77,25 @@ pub(crate) enum Outcome {
     Paused { ask_again: u64 },
 }
 
+/// What is kept of the charges of a grant, by limit.
+pub(crate) type Marks = SmallVec<[Mark; 3]>;
+
+/// A grant at now, and nothing but what has to be kept of it.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) now: u64,
+    pub(crate) ticket: Ticket,
+    pub(crate) marks: Marks,
+}
+
 /// One part of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct PartAnswer {
     pub(crate) ticket: Ticket,
-    /// How each limit stands.
+    /// Refused: how each limit stands.
     pub(crate) levels: SmallVec<[Level; 3]>,
-    /// Granted: what later corrections need, by limit.
-    pub(crate) marks: SmallVec<[Mark; 3]>,
+    /// Granted: how each limit stood, and what later corrections need.
+    pub(crate) marks: Marks,
     /// Granted ahead of now: the states before, for taking the booking back.
     pub(crate) before: Option<Box<[Option<State>]>>,
 }
@@ -141,6 +152,8 @@ pub(crate) trait Store: Send + Sync {
     fn hash(&self, part: &Part<'_>) -> u64;
     /// Gives a space back: the limiter that opened it is gone.
     fn leave(&self, space: Space);
+    /// Grants one part at now, or writes nothing: the way of every call that does not wait.
+    fn try_now(&self, part: &Part<'_>) -> Option<Grant>;
     /// Decides over all parts: charges all at one instant, or writes nothing.
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer;
     /// Charges whatever the state: for what was already sent.

@@ -25,9 +25,14 @@ pub(crate) fn now_us() -> u64 {
 pub(crate) fn at_us(instant: Instant) -> u64 {
     let origin = origin();
     match instant.checked_duration_since(origin) {
-        Some(after) => BASE_US + after.as_micros() as u64,
-        None => BASE_US.saturating_sub(origin.duration_since(instant).as_micros() as u64),
+        Some(after) => BASE_US + whole_us(after),
+        None => BASE_US.saturating_sub(whole_us(origin.duration_since(instant))),
     }
+}
+
+/// In 64 bits: `as_micros` multiplies in 128.
+fn whole_us(span: Duration) -> u64 {
+    span.as_secs() * 1_000_000 + u64::from(span.subsec_micros())
 }
 
 /// The instant of `us`, for a timer; one far away is as good as never.

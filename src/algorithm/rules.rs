@@ -104,7 +104,10 @@ impl Rules {
     /// Costs by limit for what was stated by unit.
     pub(crate) fn costs<'a>(&self, stated: &[(&'a str, u64)]) -> Result<Costs, CostFault<'a>> {
         if stated.is_empty() {
-            return self.usual.clone().map_err(CostFault::Missing);
+            return match &self.usual {
+                Ok(usual) => Ok(Costs::from_slice(usual)),
+                Err(unit) => Err(CostFault::Missing(*unit)),
+            };
         }
         if let Some((unit, _)) = stated.iter().find(|(unit, _)| {
             !matches!(*unit, REQUESTS | SEATS) && !self.counts(unit) && !self.labels.limits.is_empty()

@@ -33,7 +33,7 @@ use crate::decision::{Decision, Level};
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Signals;
-use crate::store::{Answer, AnyStore, Outcome, Part, PartAnswer, PauseAsk, Space, Store, When};
+use crate::store::{Answer, AnyStore, Grant, Outcome, Part, PartAnswer, PauseAsk, Space, Store, When};
 
 /// `max_wait` where nothing is said.
 const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -107,6 +107,11 @@ impl Plan {
         self.part(margin, key, &[])
     }
 
+    /// How long a call may be held back: what it says or what the policy says, whichever is shorter.
+    fn max_wait(&self, ask: &Ask<'_>) -> Duration {
+        ask.max_wait.map_or(self.max_wait, |max_wait| max_wait.min(self.max_wait))
+    }
+
     /// The refusal of a call before anything was asked.
     fn refuse(&self, kind: RefusedKind, max_wait: Duration) -> Refused {
         let decision = Decision {
@@ -153,10 +158,16 @@ fn decision(plan: &Plan, answer: &Answer, levels: SmallVec<[Level; 3]>) -> Decis
     }
 }
 
-/// What came of an ask at once.
-enum Start {
-    Done(Result<Permit, Refused>),
+/// Why an ask was not granted at once.
+enum Halt {
+    Refused(Refused),
     Wait(Place),
+}
+
+impl From<Refused> for Halt {
+    fn from(refused: Refused) -> Self {
+        Halt::Refused(refused)
+    }
 }
 
 impl Limiter {
@@ -191,8 +202,9 @@ impl Limiter {
     /// [`Refused`] says which limit, why, and when it could go.
     pub async fn acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
         match self.start(&ask.into()) {
-            Start::Done(result) => result,
-            Start::Wait(place) => place.wait().await,
+            Ok(permit) => Ok(permit),
+            Err(Halt::Refused(refused)) => Err(refused),
+            Err(Halt::Wait(place)) => place.wait().await,
         }
     }
 
@@ -203,42 +215,53 @@ impl Limiter {
     pub async fn try_acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
         let ask = ask.into().max_wait(Duration::ZERO);
         match self.start(&ask) {
-            Start::Done(result) => result,
+            Ok(permit) => Ok(permit),
+            Err(Halt::Refused(refused)) => Err(refused),
             // A leaky bucket would hold it.
-            Start::Wait(place) => Err(place.leave()),
+            Err(Halt::Wait(place)) => Err(place.leave()),
         }
     }
 
-    fn start(&self, ask: &Ask<'_>) -> Start {
+    /// The way of a call that does not wait.
+    #[inline]
+    fn start(&self, ask: &Ask<'_>) -> Result<Permit, Halt> {
         let plan = self.core.current.load();
-        let max_wait = ask.max_wait.map_or(plan.max_wait, |max_wait| max_wait.min(plan.max_wait));
+        let shared = &self.core.shared;
         let costs = match plan.rules.costs(&ask.costs) {
             Ok(costs) => costs,
-            Err(fault) => return Start::Done(Err(plan.refuse_cost(fault, max_wait))),
+            Err(fault) => return Err(plan.refuse_cost(fault, plan.max_wait(ask)).into()),
         };
-        if self.core.shared.closed.load(Ordering::Relaxed) {
-            return Start::Done(Err(plan.refuse(RefusedKind::Closed, max_wait)));
+        let part = plan.part(self.margin, ask.key, &costs);
+        if !shared.closed.load(Ordering::Relaxed) && !shared.queue.is_ahead(&part, &*shared.store) {
+            let mut grant = Grant::default();
+            if shared.store.try_now(&part, &mut grant) {
+                return Ok(Permit::now(Arc::clone(&plan), self.margin, costs, grant));
+            }
+        }
+        self.halt(&plan, ask, costs)
+    }
+
+    /// The way of a call that has to wait, or may not go.
+    #[cold]
+    fn halt(&self, plan: &Arc<Plan>, ask: &Ask<'_>, costs: Costs) -> Result<Permit, Halt> {
+        let max_wait = plan.max_wait(ask);
+        let shared = &self.core.shared;
+        if shared.closed.load(Ordering::Relaxed) {
+            return Err(plan.refuse(RefusedKind::Closed, max_wait).into());
         }
         let part = plan.part(self.margin, ask.key, &costs);
-        let shared = &self.core.shared;
         if !shared.queue.is_ahead(&part, &*shared.store) {
-            if let Some(grant) = shared.store.try_now(&part) {
-                return Start::Done(Ok(Permit::now(Arc::clone(&plan), self.margin, costs, grant)));
-            }
             let mut answer = shared.store.decide(&[part], When::NOW);
             let part = answer.parts.pop().expect("one part was asked about");
             if answer.outcome == Outcome::Granted || plan.policy.is_observe_only() {
-                return Start::Done(Ok(Permit::of(Arc::clone(&plan), self.margin, costs, &answer, part)));
+                return Ok(Permit::of(plan.clone(), self.margin, costs, &answer, part));
             }
             let too_long = answer.at != NEVER && answer.at - answer.now > micros(max_wait);
             if (max_wait.is_zero() || too_long) && !plan.rules.holds() {
-                return Start::Done(Err(plan.refuse_answer(&answer, &part, max_wait)));
+                return Err(plan.refuse_answer(&answer, &part, max_wait).into());
             }
         }
-        match Queue::enter(&plan, self.margin, ask, costs, max_wait) {
-            Ok(place) => Start::Wait(place),
-            Err(refused) => Start::Done(Err(refused)),
-        }
+        Err(Halt::Wait(Queue::enter(plan, self.margin, ask, costs, max_wait)?))
     }
 
     /// Permits of several limiters at once, or none: decided in one step where they share a store, and in
@@ -273,7 +296,7 @@ impl Limiter {
         let mut costs = SmallVec::<[Costs; 4]>::new();
         let mut may_wait = false;
         for (plan, (limiter, ask)) in plans.iter().zip(asks) {
-            let max_wait = ask.max_wait.map_or(plan.max_wait, |max_wait| max_wait.min(plan.max_wait));
+            let max_wait = plan.max_wait(ask);
             match plan.rules.costs(&ask.costs) {
                 Ok(cost) => costs.push(cost),
                 Err(fault) => return Some(Err(plan.refuse_cost(fault, max_wait))),

@@ -19,7 +19,7 @@ use super::{
     Answer, AnyStore, Charge, Forecast, Grant, Marks, Outcome, Part, PartAnswer, PauseAsk, Space, Standing,
     Store, Ticket, When,
 };
-use crate::algorithm::{Joint, Mark, NEVER, Rule, Rules, State, Used, joint_earliest};
+use crate::algorithm::{Joint, Mark, NEVER, Rules, State, Used, joint_earliest};
 use crate::clock;
 use crate::decision::Level;
 use crate::limit::MAX_EXACT;
@@ -349,15 +349,13 @@ impl Entry {
         }
     }
 
-    fn charge(&mut self, part: &Part<'_>, rules: &[Rule], at: u64) -> Marks {
-        let mut marks = Marks::new();
-        for ((rule, state), cost) in rules.iter().zip(&mut self.states).zip(part.costs) {
+    fn charge(&mut self, part: &Part<'_>, at: u64, marks: &mut Marks) {
+        for ((rule, state), cost) in part.rules.of(part.margin).iter().zip(&mut self.states).zip(part.costs) {
             marks.push(if *cost > 0 { rule.commit(state, at, *cost) } else { rule.mark(state, at) });
         }
         if part.rules.rides {
             self.permits += 1;
         }
-        marks
     }
 
     fn levels(&self, part: &Part<'_>, now: u64) -> SmallVec<[Level; 3]> {
@@ -414,7 +412,7 @@ fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, when: When) 
                 answer.before =
                     Some(rules.iter().zip(&entry.states).map(|(rule, state)| rule.before(state)).collect());
             }
-            answer.marks = entry.charge(part, rules, at);
+            entry.charge(part, at, &mut answer.marks);
         } else {
             answer.levels = entry.levels(part, now);
             for (((rule, state), cost), level) in
@@ -487,20 +485,20 @@ impl Store for Table {
         self.home(part).hash
     }
 
-    fn try_now(&self, part: &Part<'_>) -> Option<Grant> {
+    fn try_now(&self, part: &Part<'_>, grant: &mut Grant) -> bool {
         self.with_entry(part, |entry, now| {
             if entry.pause.as_ref().is_some_and(|pause| pause.holds(now).is_some()) {
-                return None;
+                return false;
             }
             entry.refresh(part, now);
             let rules = part.rules.of(part.margin);
-            let asked = rules.iter().zip(&entry.states).zip(part.costs);
-            for ((rule, state), cost) in asked {
-                if *cost > 0 && rule.earliest(state, now, *cost) != now {
-                    return None;
-                }
+            let mut asked = rules.iter().zip(&entry.states).zip(part.costs).filter(|(_, cost)| **cost > 0);
+            if !asked.all(|((rule, state), cost)| rule.earliest(state, now, *cost) == now) {
+                return false;
             }
-            Some(Grant { now, ticket: entry.ticket(), marks: entry.charge(part, rules, now) })
+            (grant.now, grant.ticket) = (now, entry.ticket());
+            entry.charge(part, now, &mut grant.marks);
+            true
         })
     }
 

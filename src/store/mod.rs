@@ -81,7 +81,7 @@ pub(crate) enum Outcome {
 pub(crate) type Marks = SmallVec<[Mark; 3]>;
 
 /// A grant at now, and nothing but what has to be kept of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Grant {
     pub(crate) now: u64,
     pub(crate) ticket: Ticket,
@@ -152,8 +152,9 @@ pub(crate) trait Store: Send + Sync {
     fn hash(&self, part: &Part<'_>) -> u64;
     /// Gives a space back: the limiter that opened it is gone.
     fn leave(&self, space: Space);
-    /// Grants one part at now, or writes nothing: the way of every call that does not wait.
-    fn try_now(&self, part: &Part<'_>) -> Option<Grant>;
+    /// Grants one part at now and fills in the grant, or writes nothing: the way of every call that does not
+    /// wait.
+    fn try_now(&self, part: &Part<'_>, grant: &mut Grant) -> bool;
     /// Decides over all parts: charges all at one instant, or writes nothing.
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer;
     /// Charges whatever the state: for what was already sent.

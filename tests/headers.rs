@@ -157,7 +157,8 @@ fn wall_clock(text: &str) -> Result<SystemTime, Failed> {
     let [year, month, day, hour, minute, second] = numbers[..6] else {
         return Err("a date and a time".into());
     };
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let february = if is_leap(year) { 29 } else { 28 };
     let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let years: u64 = (1970..year).map(|year| if is_leap(year) { 366 } else { 365 }).sum();

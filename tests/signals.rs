@@ -213,6 +213,50 @@ fn families_by_window_and_unit_are_told_apart() {
 }
 
 #[test]
+fn a_verdict_in_place_of_a_count_is_understood() {
+    let unified = |status: &str| {
+        read(
+            429,
+            &[
+                ("anthropic-ratelimit-unified-5h-status", "allowed"),
+                ("anthropic-ratelimit-unified-5h-reset", "1795953700"),
+                ("anthropic-ratelimit-unified-7d-status", status),
+                ("anthropic-ratelimit-unified-7d-reset", "1795954600"),
+                ("anthropic-ratelimit-unified-overage-status", "rejected"),
+            ],
+        )
+    };
+    assert_eq!((unified("rejected").wait(), unified("allowed_warning").wait()), (seconds(1_000), None));
+}
+
+#[test]
+fn services_that_hide_a_throttle_are_understood_with_their_profile() {
+    let class = |profile: Profile, status: u16, lines: &[(&str, &str)], body: &str| {
+        let plain = read_at(NOON, Profile::Generic, status, lines).with_body(body.as_bytes()).class();
+        assert_eq!(plain, Class::None, "{profile} without its profile");
+        read_at(NOON, profile, status, lines).with_body(body.as_bytes()).class()
+    };
+    let lag = [("retry-after", "5"), ("x-database-lag", "7")];
+    assert_eq!(class(Profile::MediaWiki, 200, &lag, ""), Class::Throttle);
+    assert_eq!(class(Profile::MediaWiki, 200, &[], r#"{"error":{"code":"maxlag"}}"#), Class::Throttle);
+    assert_eq!(class(Profile::MediaWiki, 200, &[], r#"{"query":{}}"#), Class::None);
+    assert_eq!(class(Profile::Slack, 200, &[], r#"{"ok":false,"error":"ratelimited"}"#), Class::Throttle);
+    assert_eq!(class(Profile::Slack, 200, &[], r#"{"ok":true}"#), Class::None);
+    let throttled = [("x-amzn-errortype", "ThrottlingException:http://internal.example/")];
+    assert_eq!(class(Profile::Aws, 400, &throttled, ""), Class::Throttle);
+    let coded = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException"}"#;
+    assert_eq!(class(Profile::Aws, 400, &[], coded), Class::Throttle);
+    assert_eq!(class(Profile::Aws, 400, &[("x-amzn-errortype", "ValidationException")], ""), Class::None);
+    let refused = r#"[{"message":"x","errorCode":"REQUEST_LIMIT_EXCEEDED"}]"#;
+    assert_eq!(class(Profile::Salesforce, 403, &[], refused), Class::Throttle);
+    assert_eq!(
+        class(Profile::Linear, 400, &[], r#"{"errors":[{"extensions":{"code":"RATELIMITED"}}]}"#),
+        Class::Throttle
+    );
+    assert_eq!(class(Profile::Nvd, 403, &[], ""), Class::Throttle);
+}
+
+#[test]
 fn a_body_over_64_kib_is_not_read() {
     let body = |padding: usize| format!(r#"{{"retry_after": 9, "padding": "{}"}}"#, "x".repeat(padding));
     assert_eq!(read(429, &[]).with_body(body(60_000).as_bytes()).wait(), seconds(9));

@@ -72,7 +72,7 @@ const NAMES: [&str; 60] = [
     "zendesk-ratelimit-tickets-index",
 ];
 
-const VALUES: [&str; 44] = [
+const VALUES: [&str; 47] = [
     "0",
     "1",
     "60",
@@ -84,7 +84,10 @@ const VALUES: [&str; 44] = [
     "0.0167",
     "598.0",
     "120, 60",
+    "Sun, 29 Nov 2026 11:55:00 GMT",
+    "Sun, 29 Nov 2026 12:00:00 GMT",
     "Sun, 29 Nov 2026 12:01:30 GMT",
+    "Sun, 29 Nov 2026 12:05:00 GMT",
     "Sunday, 29-Nov-76 12:00:00 GMT",
     "Sun Nov  1 12:02:00 2026",
     "Thu, 31 Dec 2026 23:59:60 GMT",
@@ -153,6 +156,7 @@ fn slipped(valid: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
 
 fn input() -> impl Strategy<Value = Input> {
     let name = prop_oneof![
+        3 => select(&["retry-after", "date"][..]).prop_map(|name| name.as_bytes().to_vec()),
         9 => select(&NAMES[..]).prop_map(|name| name.as_bytes().to_vec()),
         1 => vec(any::<u8>(), 0..20),
     ];

@@ -35,7 +35,11 @@ impl Told {
         if body.len() > MOST_BYTES {
             return Self::default();
         }
-        let Ok(body) = serde_json::from_slice::<Value>(body) else { return Self::default() };
+        let body = match serde_json::from_slice::<Value>(body) {
+            Ok(Value::Array(parts)) => parts.into_iter().next().unwrap_or_default(),
+            Ok(body) => body,
+            Err(_) => return Self::default(),
+        };
         let mut told = Self { is_throttle: is_throttle(profile, status, &body), ..Self::default() };
         if profile == Profile::Shopify {
             told.shopify(&body["extensions"]["cost"]);
@@ -171,10 +175,7 @@ fn is_throttle(profile: Profile, status: StatusCode, body: &Value) -> bool {
         }
         Profile::Linear => any_error(&["RATELIMITED"]),
         Profile::MediaWiki => is(&body["error"]["code"], &["maxlag", "ratelimited"]),
-        Profile::Salesforce => {
-            let first = body.get(0).unwrap_or(body);
-            is(&first["errorCode"], &["REQUEST_LIMIT_EXCEEDED"])
-        }
+        Profile::Salesforce => is(&body["errorCode"], &["REQUEST_LIMIT_EXCEEDED"]),
         Profile::Shopify => any_error(&["THROTTLED"]),
         Profile::Slack => is(&body["error"], &["ratelimited", "rate_limited"]),
         _ => false,

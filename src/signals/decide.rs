@@ -76,7 +76,7 @@ impl Facts<'_> {
     fn class(&self) -> Class {
         let is_limit = self.asked.is_some() || self.told.is_some() || self.has_exhausted();
         match self.status.as_u16() {
-            _ if self.is_throttle || self.is_vendors_throttle() => Class::Throttle,
+            _ if self.is_vendors_throttle() => Class::Throttle,
             429 | 529 => Class::Throttle,
             403 | 413 | 503 if is_limit => Class::Throttle,
             408 | 425 | 500 | 502 | 503 | 504 => Class::Transient,
@@ -85,7 +85,11 @@ impl Facts<'_> {
         }
     }
 
+    /// Whether this service means a throttle by a status that others use for something else.
     fn is_vendors_throttle(&self) -> bool {
+        if self.is_throttle {
+            return true;
+        }
         match (self.profile, self.status.as_u16()) {
             (Profile::Binance, 418) => self.asked.is_some(),
             (Profile::Linear, 400) => self.has_exhausted(),
@@ -108,7 +112,7 @@ impl Facts<'_> {
         if let Some(exhausted) = latest(&Budget::is_exhausted) {
             return (Some(exhausted), true);
         }
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if self.status == StatusCode::TOO_MANY_REQUESTS || self.is_vendors_throttle() {
             let unknown = latest(&|budget| budget.is_unknown() && budget.reset().is_some());
             let cost = || latest(&|budget| budget.counts_cost() && budget.reset().is_some());
             if let Some(cause) = unknown.or_else(cost) {

@@ -170,8 +170,8 @@ impl Signals {
 
     /// Adds what a JSON body says: a wait that the headers left out or told too short, or a verdict.
     ///
-    /// Prose is never read, and neither is a body that is not JSON or larger than 64 KiB. Without a
-    /// profile only bodies of 429, 503 and 529 are looked at.
+    /// No number is ever taken from prose, and nothing from a body that is not JSON or is over 64 KiB.
+    /// Without a profile only bodies of 429, 503 and 529 are looked at.
     pub fn with_body(mut self, body: &[u8]) -> Self {
         let told = Told::read(self.profile, self.status, body, self.clock);
         self.told = self.told.max(told.wait);

@@ -2,7 +2,8 @@
 //!
 //! Most dialects need no profile: their names are unambiguous and are read for everyone. A [`Profile`]
 //! adds what only that service means: a unit, a status, a field of its own, a wait that stands in its
-//! documentation. It never makes a wait shorter than the plain reading, save where it knows the unit.
+//! documentation. It never makes a wait shorter than the plain reading, save where it knows the
+//! unit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -102,8 +103,11 @@ pub struct UnknownProfile;
 impl FromStr for Profile {
     type Err = UnknownProfile;
 
-    /// Reads the name that `Display` writes, whatever its case.
+    /// Reads the name that `Display` writes, whatever its case; `aws-bedrock` and its like are `aws`.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
+        if name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("aws-")) {
+            return Ok(Self::Aws);
+        }
         let known = NAMES.iter().find(|(_, known)| name.eq_ignore_ascii_case(known));
         known.map(|(profile, _)| *profile).ok_or(UnknownProfile)
     }

@@ -95,14 +95,16 @@ impl<'h> Row<'h> {
         };
         let source = if self.family == Family::Ietf { Source::RateLimit } else { Source::Vendor };
         let (unit, window) = unit_and_window(self.key);
+        let reset = self.within.or(self.at);
         let budget = Budget {
             name: self.name.or((!self.key.is_empty()).then_some(self.key)).map(Into::into),
             unit: unit.map(name_unit),
             limit,
             remaining: self.remaining.map(|left| u64::try_from(left).unwrap_or(0)).or(unused),
-            reset: self.within.or(self.at),
+            reset,
             window,
-            standing: self.standing,
+            // A verdict without a reset is about something else, such as paid overage.
+            standing: self.standing.filter(|_| reset.is_some()),
             source,
         };
         (!budget.says_nothing()).then_some(budget)

@@ -33,7 +33,7 @@ use crate::decision::{Decision, Level};
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Signals;
-use crate::store::{Answer, AnyStore, Grant, Outcome, Part, PartAnswer, PauseAsk, Space, Store, When};
+use crate::store::{Answer, AnyStore, Outcome, Part, PartAnswer, PauseAsk, Space, Store, When};
 
 /// `max_wait` where nothing is said.
 const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -80,6 +80,14 @@ struct Shared {
     queue: Queue,
     answers: Answers,
     closed: AtomicBool,
+}
+
+impl Shared {
+    /// Whether it is open, and nobody waits anywhere.
+    #[inline]
+    fn is_free(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed) && self.queue.is_empty()
+    }
 }
 
 /// A policy, reduced; replaced as a whole.
@@ -223,7 +231,7 @@ impl Limiter {
     }
 
     /// The way of a call that does not wait.
-    #[inline]
+    #[inline(always)]
     fn start(&self, ask: &Ask<'_>) -> Result<Permit, Halt> {
         let plan = self.core.current.load();
         let shared = &self.core.shared;
@@ -231,14 +239,11 @@ impl Limiter {
             Ok(costs) => costs,
             Err(fault) => return Err(plan.refuse_cost(fault, plan.max_wait(ask)).into()),
         };
-        let part = plan.part(self.margin, ask.key, &costs);
-        if !shared.closed.load(Ordering::Relaxed) && !shared.queue.is_ahead(&part, &*shared.store) {
-            let mut grant = Grant::default();
-            if shared.store.try_now(&part, &mut grant) {
-                return Ok(Permit::now(Arc::clone(&plan), self.margin, costs, grant));
-            }
+        let mut permit = Permit::blank(Arc::clone(&plan), self.margin, costs);
+        if shared.is_free() && permit.try_now(ask.key) {
+            return Ok(permit);
         }
-        self.halt(&plan, ask, costs)
+        self.halt(&plan, ask, permit.into_costs())
     }
 
     /// The way of a call that has to wait, or may not go.

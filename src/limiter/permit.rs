@@ -13,42 +13,47 @@ use super::{Plan, decision};
 use crate::algorithm::{Costs, State};
 use crate::decision::Decision;
 use crate::limit::Margin;
-use crate::store::{Answer, Charge, Grant, Marks, Outcome, PartAnswer, Ticket};
+use crate::store::{Answer, Charge, Grant, Outcome, PartAnswer};
 
 /// The right to send one call. Its seats go back when it is dropped; what it was charged stays charged.
 #[must_use = "a seat is given back when its permit is dropped"]
 pub struct Permit {
     plan: Arc<Plan>,
     margin: Margin,
-    ticket: Ticket,
-    /// When it was decided, and when the caller may go.
-    now: u64,
-    slot: u64,
-    waited_us: u64,
+    /// Whether it was charged, and nothing of it was taken back.
+    charged: bool,
     /// What the limits were charged, as corrected last.
     costs: Mutex<Costs>,
-    marks: Marks,
+    grant: Grant,
+    /// `None` for the many that were granted at once.
+    later: Option<Box<Later>>,
+}
+
+/// What there is to know of a permit that was not granted at once.
+#[derive(Default)]
+struct Later {
+    /// From the decision to the slot.
+    ahead_us: u64,
+    waited_us: u64,
     /// The states before a booking ahead.
     before: Option<Box<[Option<State>]>>,
-    /// What a policy that only observes would have answered: nothing was charged.
-    observed: Option<Box<Decision>>,
+    /// What a policy that only observes would have answered.
+    observed: Option<Decision>,
 }
 
 impl Permit {
-    /// A permit that was granted at once.
-    pub(super) fn now(plan: Arc<Plan>, margin: Margin, costs: Costs, grant: Grant) -> Self {
-        Self {
-            plan,
-            margin,
-            ticket: grant.ticket,
-            now: grant.now,
-            slot: grant.now,
-            waited_us: 0,
-            costs: Mutex::new(costs),
-            marks: grant.marks,
-            before: None,
-            observed: None,
-        }
+    /// A permit still to be granted.
+    #[inline]
+    pub(super) fn blank(plan: Arc<Plan>, margin: Margin, costs: Costs) -> Self {
+        Self { plan, margin, charged: false, costs: Mutex::new(costs), grant: Grant::default(), later: None }
+    }
+
+    /// Asks the store for it at now.
+    #[inline]
+    pub(super) fn try_now(&mut self, key: &str) -> bool {
+        let part = self.plan.part(self.margin, key, self.costs.get_mut());
+        self.charged = self.plan.shared.store.try_now(&part, &mut self.grant);
+        self.charged
     }
 
     /// A permit for one part of an answer: a granted one, or one that is only observed.
@@ -59,47 +64,49 @@ impl Permit {
         answer: &Answer,
         part: PartAnswer,
     ) -> Self {
-        let observed =
-            (answer.outcome != Outcome::Granted).then(|| Box::new(decision(&plan, answer, part.levels)));
-        Self {
-            plan,
-            margin,
-            ticket: part.ticket,
-            now: answer.now,
-            slot: answer.at,
+        let charged = answer.outcome == Outcome::Granted;
+        let later = Later {
+            ahead_us: answer.at.saturating_sub(answer.now),
             waited_us: 0,
-            costs: Mutex::new(costs),
-            marks: part.marks,
             before: part.before,
-            observed,
-        }
+            observed: (!charged).then(|| decision(&plan, answer, part.levels)),
+        };
+        let grant = Grant { now: answer.now, ticket: part.ticket, marks: part.marks };
+        Self { plan, margin, charged, costs: Mutex::new(costs), grant, later: Some(Box::new(later)) }
     }
 
     pub(super) fn waited_us(mut self, waited_us: u64) -> Self {
-        self.waited_us = waited_us;
+        self.later.get_or_insert_default().waited_us = waited_us;
         self
     }
 
+    /// When the caller may go.
     pub(super) fn slot(&self) -> u64 {
-        self.slot
+        self.grant.now + self.later.as_ref().map_or(0, |later| later.ahead_us)
+    }
+
+    /// What it costs, for one that was not granted.
+    pub(super) fn into_costs(mut self) -> Costs {
+        std::mem::take(self.costs.get_mut())
     }
 
     /// How long the caller was held back for this permit.
     pub fn waited(&self) -> Duration {
-        Duration::from_micros(self.waited_us)
+        Duration::from_micros(self.later.as_ref().map_or(0, |later| later.waited_us))
     }
 
     /// The decision by which it was given.
     pub fn decision(&self) -> Decision {
-        if let Some(observed) = &self.observed {
-            return (**observed).clone();
+        if let Some(observed) = self.later.as_ref().and_then(|later| later.observed.as_ref()) {
+            return observed.clone();
         }
-        let levels = self.plan.rules.of(self.margin).iter().zip(&self.marks);
-        let levels = levels.map(|(rule, mark)| rule.level_after(*mark, self.slot, self.now));
+        let (now, slot) = (self.grant.now, self.slot());
+        let levels = self.plan.rules.of(self.margin).iter().zip(&self.grant.marks);
+        let levels = levels.map(|(rule, mark)| rule.level_after(*mark, slot, now));
         Decision {
             labels: self.plan.rules.labels.clone(),
             granted: true,
-            wait_us: Some(self.slot.saturating_sub(self.now)),
+            wait_us: Some(slot - now),
             paused: false,
             levels: levels.collect(),
         }
@@ -110,41 +117,45 @@ impl Permit {
     /// more now and takes back only its own newest. A unit that nothing was charged for is ignored. Stated
     /// again, the later statement holds.
     pub fn settle(&self, unit: &str, used: u64) {
-        if self.observed.is_some() {
+        if !self.charged {
             return;
         }
         let mut costs = self.costs.lock();
         let mut changed = false;
         for (i, label) in self.plan.rules.labels.limits.iter().enumerate() {
             if &*label.unit == unit && costs[i] != used && !self.plan.rules.of(self.margin)[i].is_seats() {
-                self.plan.shared.store.settle(self.charge(&costs), i, used, self.marks[i]);
+                self.plan.shared.store.settle(self.charge(&costs), i, used, self.grant.marks[i]);
                 costs[i] = used;
                 changed = true;
             }
         }
         drop(costs);
         if changed {
-            self.plan.shared.queue.moved(self.ticket.hash);
+            self.plan.shared.queue.moved(self.grant.ticket.hash);
         }
     }
 
     /// Whether something rides on it until it is dropped.
     #[cfg(feature = "client")]
     pub(crate) fn rides(&self) -> bool {
-        self.plan.rules.rides && self.observed.is_none()
+        self.plan.rules.rides && self.charged
     }
 
     fn charge<'a>(&'a self, costs: &'a [u64]) -> Charge<'a> {
-        Charge { ticket: self.ticket, rules: &self.plan.rules, margin: self.margin, slot: self.slot, costs }
+        Charge {
+            ticket: self.grant.ticket,
+            rules: &self.plan.rules,
+            margin: self.margin,
+            slot: self.slot(),
+            costs,
+        }
     }
 
     /// Gives everything back: the slot too, if nothing was booked after it.
     pub(super) fn take_back(mut self) {
-        if self.observed.is_none() {
-            let costs = std::mem::take(&mut *self.costs.lock());
-            self.plan.shared.store.take_back(self.charge(&costs), self.before.as_deref());
-            // Nothing is left for its drop to give back.
-            self.observed = Some(Box::new(self.decision()));
+        if std::mem::replace(&mut self.charged, false) {
+            let before = self.later.as_ref().and_then(|later| later.before.as_deref());
+            self.plan.shared.store.take_back(self.charge(&self.costs.lock()), before);
         }
     }
 
@@ -159,11 +170,11 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.plan.rules.rides && self.observed.is_none() {
+        if self.plan.rules.rides && self.charged {
             let costs = self.costs.lock();
             self.plan.shared.store.release(self.charge(&costs));
             drop(costs);
-            self.plan.shared.queue.moved(self.ticket.hash);
+            self.plan.shared.queue.moved(self.grant.ticket.hash);
         }
     }
 }

@@ -93,9 +93,15 @@ impl Caller {
 type Wakers = SmallVec<[Waker; 4]>;
 
 impl Queue {
+    /// Whether nobody waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0
+    }
+
     /// Whether callers wait who are before a new one.
     pub(super) fn is_ahead(&self, part: &Part<'_>, store: &dyn Store) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0 && {
+        !self.is_empty() && {
             let lines = self.lines.lock();
             let limits = touched(part.costs);
             find(&lines, store.hash(part), part.key).any(|line| line.limits == limits && line.waiting() > 0)

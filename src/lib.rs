@@ -3,9 +3,11 @@
 //!
 //! The modules, in the order of the layers: a [`Limit`] is one rule, a [`Policy`] the limits of one service,
 //! a [`Decision`] the one answer; [`signals`] reads what responses say; [`store`] is where state lives; a
-//! [`Limiter`] turns an ask into a permit.
+//! [`Limiter`] turns an ask into a permit; [`client`] puts all of it around `reqwest`.
 
 mod algorithm;
+#[cfg(feature = "client")]
+pub mod client;
 mod clock;
 mod decision;
 mod limit;
@@ -14,6 +16,10 @@ mod policy;
 pub mod signals;
 pub mod store;
 
+#[cfg(feature = "client")]
+pub use client::{
+    Attempts, Builder, Client, RequestExt, Retry, Settle, Throttle, TimedOut, retry_after, wrap,
+};
 pub use decision::{Decision, LimitStatus};
 pub use limit::{Limit, LimitError, Rate};
 pub use limiter::{Ask, Last, Limiter, Peek, Permit, Refused, RefusedKind};

@@ -141,6 +141,22 @@ impl Permit {
         self.plan.rules.rides && self.charged
     }
 
+    /// Gives the seats back before the permit; what was charged can still be settled.
+    #[cfg(feature = "client")]
+    pub(crate) fn free_seats(&self) {
+        if !self.rides() {
+            return;
+        }
+        let mut costs = self.costs.lock();
+        let seats = |i: usize| self.plan.rules.of(self.margin)[i].is_seats();
+        if (0..costs.len()).any(|i| seats(i) && costs[i] > 0) {
+            self.plan.shared.store.free_seats(self.charge(&costs));
+            (0..costs.len()).filter(|i| seats(*i)).for_each(|i| costs[i] = 0);
+            drop(costs);
+            self.plan.shared.queue.moved(self.grant.ticket.hash);
+        }
+    }
+
     fn charge<'a>(&'a self, costs: &'a [u64]) -> Charge<'a> {
         Charge {
             ticket: self.grant.ticket,

@@ -530,7 +530,7 @@ impl Store for Table {
     fn take_back(&self, charge: Charge<'_>, before: Option<&[Option<State>]>) {
         self.by_ticket(charge.ticket, |entry| {
             if !Arc::ptr_eq(&entry.rules, charge.rules) {
-                return entry.give_back(&charge);
+                return entry.release(&charge);
             }
             let rules = charge.rules.of(charge.margin);
             for (i, (rule, state)) in rules.iter().zip(&mut entry.states).enumerate() {
@@ -545,8 +545,12 @@ impl Store for Table {
         });
     }
 
+    fn free_seats(&self, charge: Charge<'_>) {
+        self.by_ticket(charge.ticket, |entry| entry.free_seats(&charge));
+    }
+
     fn release(&self, charge: Charge<'_>) {
-        self.by_ticket(charge.ticket, |entry| entry.give_back(&charge));
+        self.by_ticket(charge.ticket, |entry| entry.release(&charge));
     }
 
     fn settle(&self, charge: Charge<'_>, index: usize, used: u64, mark: Mark) {
@@ -633,13 +637,18 @@ impl Store for Table {
 
 impl Entry {
     /// Frees the seats that a charge took.
-    fn give_back(&mut self, charge: &Charge<'_>) {
+    fn free_seats(&mut self, charge: &Charge<'_>) {
         for (label, cost) in charge.rules.labels.limits.iter().zip(charge.costs) {
             let same = self.rules.labels.limits.iter().position(|other| other.name == label.name);
             if let Some(State::Seats(seats)) = same.and_then(|i| self.states.get_mut(i)) {
                 seats.in_use = seats.in_use.saturating_sub(*cost);
             }
         }
+    }
+
+    /// Ends a permit.
+    fn release(&mut self, charge: &Charge<'_>) {
+        self.free_seats(charge);
         if charge.rules.rides {
             self.permits = self.permits.saturating_sub(1);
         }

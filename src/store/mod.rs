@@ -161,7 +161,9 @@ pub(crate) trait Store: Send + Sync {
     fn charge(&self, part: Part<'_>);
     /// Takes a booking back if it is still the last one, and its seats in any case.
     fn take_back(&self, charge: Charge<'_>, before: Option<&[Option<State>]>);
-    /// Gives back what rides on a permit: its seats.
+    /// Gives back the seats of a permit that stays.
+    fn free_seats(&self, charge: Charge<'_>);
+    /// Gives back what rides on a permit that goes: its seats, and that its key has to be kept for it.
     fn release(&self, charge: Charge<'_>);
     /// Corrects the charge under the limit at `index` to what was really used; `marks` are the charge's.
     fn settle(&self, charge: Charge<'_>, index: usize, used: u64, mark: Mark);

@@ -1,0 +1,159 @@
+//! The response's body with a permit riding on it, until it has ended or was dropped.
+//!
+//! A service is busy with a call until its body is through, so that is how long a seat is held. The
+//! response is rebuilt to be what `reqwest` gave: url, version, remote address, extensions and length are
+//! the same, and errors of the body keep their kind. Where nothing rides, nothing is wrapped.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
+use reqwest::{Response, ResponseBuilderExt};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::limiter::Permit;
+
+/// A body that nobody read for so long keeps others waiting for no reason.
+pub(crate) const UNREAD: Duration = Duration::from_secs(30);
+
+const READING: u64 = u64::MAX;
+
+/// The permits of an attempt, on their way with it.
+#[derive(Debug)]
+pub(crate) struct Ride {
+    permits: SmallVec<[Permit; 1]>,
+    service: Box<str>,
+    since: Instant,
+    /// When the body last gave something, from `since`; `READING` while someone waits for it.
+    touched_ms: AtomicU64,
+}
+
+impl Ride {
+    pub(crate) fn new(permits: SmallVec<[Permit; 1]>, service: &str) -> Arc<Self> {
+        Arc::new(Self {
+            permits,
+            service: service.into(),
+            since: Instant::now(),
+            touched_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// The seats go back; what was charged can still be settled.
+    fn end(&self) {
+        self.permits.iter().for_each(Permit::free_seats);
+    }
+
+    pub(crate) fn settle(&self, unit: &str, used: u64) {
+        self.permits.iter().for_each(|permit| permit.settle(unit, used));
+    }
+
+    /// Whether a seat is among the permits.
+    fn has_seat(&self) -> bool {
+        self.permits.iter().any(Permit::rides)
+    }
+
+    fn touch(&self) {
+        self.touched_ms.store(self.since.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn lies_unread(&self) -> bool {
+        let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
+        self.since.elapsed().saturating_sub(touched) >= UNREAD
+    }
+}
+
+/// Gives its seat back when it is dropped: with the future of an attempt, with an error, with the body.
+#[derive(Debug)]
+pub(crate) struct Aboard(pub(crate) Arc<Ride>);
+
+impl Drop for Aboard {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// The bodies of one throttle that hold seats.
+#[derive(Debug, Default)]
+pub(crate) struct Bodies(Mutex<Vec<Weak<Ride>>>);
+
+impl Bodies {
+    fn add(&self, ride: &Arc<Ride>) {
+        let mut rides = self.0.lock();
+        if rides.len() == rides.capacity() {
+            // Tidies before it would grow: amortised, and bounded by the bodies alive.
+            rides.retain(|ride| ride.strong_count() > 0);
+        }
+        rides.push(Arc::downgrade(ride));
+    }
+
+    /// Whether a body of this service lies unread.
+    pub(crate) fn lie_unread(&self, service: &str) -> bool {
+        let alive: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        alive.iter().any(|ride| *ride.service == *service && ride.lies_unread())
+    }
+}
+
+/// Lets the permit ride on the response, or ends the ride if there is no body to come.
+pub(crate) fn carry(response: Response, method: &Method, aboard: Aboard, bodies: &Bodies) -> Response {
+    let ride = &aboard.0;
+    let bodiless = method == Method::HEAD
+        || matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || response.content_length() == Some(0);
+    if bodiless || !ride.has_seat() {
+        return response;
+    }
+    let url = response.url().clone();
+    let (mut parts, body) = http::Response::<reqwest::Body>::from(response).into_parts();
+    // The url travels in an extension that only `reqwest` can name.
+    let (carrier, ()) =
+        http::Response::builder().url(url).body(()).expect("no part of it can be invalid").into_parts();
+    parts.extensions.extend(carrier.extensions);
+    if body.is_end_stream() {
+        return http::Response::from_parts(parts, body).into();
+    }
+    ride.touch();
+    bodies.add(ride);
+    let body = Carried { body, aboard: Some(aboard) };
+    http::Response::from_parts(parts, reqwest::Body::wrap(body)).into()
+}
+
+struct Carried {
+    body: reqwest::Body,
+    aboard: Option<Aboard>,
+}
+
+impl Body for Carried {
+    type Data = Bytes;
+    type Error = reqwest::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, reqwest::Error>>> {
+        let this = self.get_mut();
+        if let Some(aboard) = &this.aboard {
+            aboard.0.touched_ms.store(READING, Ordering::Relaxed);
+        }
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
+        match (&frame, &this.aboard) {
+            (Some(Ok(_)), Some(aboard)) if !this.body.is_end_stream() => aboard.0.touch(),
+            _ => this.aboard = None,
+        }
+        Poll::Ready(frame)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}

@@ -1,0 +1,382 @@
+//! Do: the loop that sends a call again.
+//!
+//! Reads as: send; is the outcome one to try again; may this call; how long; is there time; then free what
+//! the old response holds, sleep, and send anew through everything further in, so that each attempt is
+//! limited like any other. Giving up is decided before the old body is read out, and then returns the
+//! outcome untouched. Never retries a refusal of our own, and never holds a permit while it sleeps.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fastrand::Rng;
+use http::Extensions;
+use parking_lot::Mutex;
+use reqwest::{Request, Response};
+use reqwest_middleware::{Middleware, Next, Result};
+use tokio::time::Instant;
+
+use crate::client::attempts::{Cause, Outcome, Stop};
+use crate::client::backoff::{Backoff, Spread};
+use crate::client::budget::RetryBudget;
+use crate::client::call::{Call, Inside, Layer, Once};
+use crate::client::classify::{self, Fault, Safe};
+use crate::client::error::Ours;
+use crate::client::receipt::{self, Receipt};
+use crate::client::request_ext::{Options, Twice};
+use crate::client::route;
+use crate::limiter::Last;
+
+/// How much of an old body is read out to keep its connection, and for how long.
+const DRAIN_BYTES: usize = 64 * 1024;
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+/// How long a call is held back in all where neither it, nor a policy, nor the retry says.
+const MAX_WAIT: Duration = Duration::from_secs(120);
+
+const REPEATED: &str =
+    "a second retry around a call, or one inside a throttle, does nothing; install one, outside";
+
+type Idempotent = Box<dyn Fn(&Request) -> bool + Send + Sync>;
+
+/// Sends a call again when that is safe and useful, no earlier than the service asked.
+///
+/// Tried again are throttles (429; 403 and 413 that carry a wait or an exhausted budget) and failures to
+/// connect, whatever the method; for idempotent requests also 503, 529, 408, 425, 500, 502, 504 and
+/// connections that broke or timed out. Idempotent are GET, HEAD, OPTIONS, TRACE, PUT and DELETE, requests
+/// with an `Idempotency-Key`, and those that are [marked](crate::RequestExt::idempotent). A verdict of the
+/// service (`x-should-retry`) decides over both lists. A body that is a stream is sent once.
+///
+/// The wait is the service's or our own backoff, whichever is longer, counted from the receipt of the
+/// response; jitter never makes a service's wait shorter. A wait that is longer than
+/// [`max_server_wait`](Self::max_server_wait) or than what is left of the call's time is not begun: the
+/// response is returned as it is.
+///
+/// The outcome is the last response or error, untouched; [`Attempts`](crate::Attempts) tells the rest. A
+/// response's body is not part of the call: when it breaks on the way that is the reader's error, and
+/// nothing is sent again.
+pub struct Retry {
+    attempts: Option<u32>,
+    transient_attempts: Option<u32>,
+    throttled_attempts: Option<u32>,
+    total_timeout: Option<Duration>,
+    max_wait: Option<Duration>,
+    max_server_wait: Duration,
+    spread: Spread,
+    transient: Backoff,
+    throttle: Backoff,
+    idempotent: Option<Idempotent>,
+    budget: RetryBudget,
+    rng: Mutex<Rng>,
+    repeated: Once,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            attempts: None,
+            transient_attempts: None,
+            throttled_attempts: None,
+            total_timeout: None,
+            max_wait: None,
+            max_server_wait: Duration::from_secs(120),
+            spread: Spread { share: 0.1, most: Duration::from_secs(5) },
+            transient: Backoff::new(Duration::from_millis(50), Duration::from_secs(20)),
+            throttle: Backoff::new(Duration::from_millis(500), Duration::from_secs(30)),
+            idempotent: None,
+            budget: RetryBudget::new(0.2, 10),
+            rng: Mutex::new(Rng::new()),
+            repeated: Once::default(),
+        }
+    }
+}
+
+impl Retry {
+    /// How often one call is sent at most, the first time included. By default 4 times through transient
+    /// faults and 10 times through throttles, counted apart; a number here is the bound for both kinds and
+    /// for all sends together. 0 counts as 1.
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = Some(attempts);
+        self
+    }
+
+    /// How often one call is sent at most through transient faults (5xx, broken or missing connections).
+    /// By default [`attempts`](Self::attempts), else 4.
+    pub fn transient_attempts(mut self, attempts: u32) -> Self {
+        self.transient_attempts = Some(attempts);
+        self
+    }
+
+    /// How often one call is sent at most through throttles (429 and the like). By default
+    /// [`attempts`](Self::attempts), else 10.
+    pub fn throttled_attempts(mut self, attempts: u32) -> Self {
+        self.throttled_attempts = Some(attempts);
+        self
+    }
+
+    /// How long a call may take in all, from its start to its response's head: queues, waits and sends. A
+    /// timer of our own, apart from those of `reqwest`, which hold for each send anew. A send that it ends
+    /// is a [`TimedOut`](crate::TimedOut). None by default.
+    pub fn total_timeout(mut self, timeout: Duration) -> Self {
+        self.total_timeout = Some(timeout);
+        self
+    }
+
+    /// How long a call is held back in all, over all its attempts: queues, pauses and backoff. By default
+    /// the policy's `max_wait`, else 120 s; of several the shortest holds.
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
+        self
+    }
+
+    /// The longest wait that is accepted from a service. A response that asks for more is returned at once.
+    /// 120 s by default.
+    pub fn max_server_wait(mut self, max: Duration) -> Self {
+        self.max_server_wait = max;
+        self
+    }
+
+    /// How much jitter is added to a service's wait: up to `share` of it, and up to `most`. By default 0.1
+    /// and 5 s.
+    pub fn server_jitter(mut self, share: f64, most: Duration) -> Self {
+        self.spread = Spread { share, most };
+        self
+    }
+
+    /// The backoff after transient faults: 50 ms, doubling to 20 s by default. With jitter a wait is
+    /// anywhere between nothing and its step.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.transient = backoff;
+        self
+    }
+
+    /// The backoff after throttles: 0.5 s, doubling to 30 s by default. With jitter a wait is its step and
+    /// up to half of it more: a service that is out of budget is never called sooner than that, whether it
+    /// states a wait of nothing or none at all.
+    pub fn throttle_backoff(mut self, backoff: Backoff) -> Self {
+        self.throttle = backoff;
+        self
+    }
+
+    /// Requests for which this is true may run twice, whatever their method. Runs with no lock held.
+    pub fn idempotent_if(mut self, idempotent: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Self {
+        self.idempotent = Some(Box::new(idempotent));
+        self
+    }
+
+    /// How many retries of transient faults a service gets: each call adds `share` of one, each second
+    /// `per_second`. At most a second's worth is saved up (10 where that is less), and a service starts
+    /// with it. By default 0.2 and 10. Throttles and successes take nothing.
+    pub fn budget(mut self, share: f64, per_second: u32) -> Self {
+        self.budget = RetryBudget::new(share, per_second);
+        self
+    }
+
+    /// Seeds the jitter, for tests. Random by default.
+    pub fn seed(self, seed: u64) -> Self {
+        *self.rng.lock() = Rng::with_seed(seed);
+        self
+    }
+
+    async fn run(
+        &self,
+        mut request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+        call: &Call,
+    ) -> Result<Response> {
+        let options = Options::of(extensions);
+        let service = route::authority(request.url());
+        let mut faults = Faults::default();
+        let mut last = None;
+        if let Some(max_wait) = self.max_wait {
+            call.bound_wait(max_wait);
+        }
+        if let Some(timeout) = self.total_timeout {
+            call.bound_time(timeout);
+        }
+        self.budget.deposit(&service, call.started);
+        let twice = self.may_run_twice(&request, &options);
+        loop {
+            let replica = match options.twice {
+                Twice::No => None,
+                _ => request.try_clone(),
+            };
+            if let Some(settle) = &options.settle {
+                settle.clear();
+            }
+            let sent = Instant::now();
+            let mut result = call.in_time(next.clone().run(request, extensions)).await;
+            if let Ok(response) = &mut result {
+                receipt::read(response, sent);
+            }
+            let receipt = receipt::of(&result);
+            call.ended(receipt.outcome, receipt.server_wait());
+            let plan = match (self.plan(&receipt, &mut faults, twice, call), replica) {
+                (Ok(plan), Some(replica)) if self.affords(&plan, &service) => {
+                    request = replica;
+                    plan
+                }
+                (plan, replica) => {
+                    let why = match (plan, options.twice, replica) {
+                        (Err(why), ..) => why,
+                        (Ok(_), Twice::No, _) => Stop::NoRetry,
+                        (Ok(_), _, None) => Stop::NotReplayable,
+                        (Ok(_), _, Some(_)) => Stop::RetryBudget,
+                    };
+                    let result = match last {
+                        Some(last) => result.map_err(|error| Ours::after(error, last)),
+                        None => result,
+                    };
+                    return call.close(why, result);
+                }
+            };
+            if let Ok(response) = result {
+                last = receipt.signals.map(|signals| Last { status: response.status(), signals });
+                drain(response).await;
+            }
+            plan.wait(&service, receipt.outcome, call).await;
+        }
+    }
+
+    fn may_run_twice(&self, request: &Request, options: &Options) -> Safe {
+        let marked = options.twice == Twice::Idempotent
+            || classify::is_idempotent(request)
+            || self.idempotent.as_ref().is_some_and(|idempotent| idempotent(request));
+        if marked { Safe::Idempotent } else { Safe::AnyMethod }
+    }
+
+    /// Whether and until when to wait; `twice` is the most that the request allows.
+    fn plan(
+        &self,
+        receipt: &Receipt,
+        faults: &mut Faults,
+        twice: Safe,
+        call: &Call,
+    ) -> std::result::Result<Plan, Stop> {
+        let (fault, safe) = receipt.judgement?;
+        let (number, most) = match fault {
+            Fault::Throttled => {
+                (&mut faults.throttled, self.throttled_attempts.or(self.attempts).unwrap_or(10))
+            }
+            Fault::Transient => {
+                (&mut faults.transient, self.transient_attempts.or(self.attempts).unwrap_or(4))
+            }
+        };
+        *number = number.saturating_add(1);
+        let number = *number;
+        if safe == Safe::Idempotent && twice == Safe::AnyMethod {
+            return Err(Stop::NotIdempotent);
+        }
+        if number >= most || faults.all() >= self.attempts.unwrap_or(u32::MAX) {
+            return Err(Stop::AttemptsUsedUp);
+        }
+        let server = receipt.server_wait().unwrap_or_default();
+        if server > self.max_server_wait {
+            return Err(Stop::WaitTooLong);
+        }
+        let (step, backoff, jitter) = {
+            let rng = &mut *self.rng.lock();
+            let (step, backoff) = match fault {
+                Fault::Throttled => (self.throttle.step(number), self.throttle.after_throttle(number, rng)),
+                Fault::Transient => {
+                    (self.transient.step(number), self.transient.after_transient(number, rng))
+                }
+            };
+            (step, backoff, self.spread.of(server, rng))
+        };
+        // One of the two decides, with its own jitter.
+        let (floor, wait, cause) = match server >= step {
+            true => (server, server.saturating_add(jitter), Cause::Server),
+            false => (backoff.max(server), backoff.max(server), Cause::Backoff),
+        };
+        let received = receipt.received();
+        let passed = received.elapsed();
+        let left = call.wait_left(MAX_WAIT).saturating_add(passed);
+        if floor.max(call.pause_left().saturating_add(passed)) > left {
+            return Err(Stop::MaxWait);
+        }
+        // Jitter is ours to cut to the time that is left; the floor is not.
+        let until = received.checked_add(wait.min(left)).ok_or(Stop::MaxWait)?;
+        if call.deadline().is_some_and(|deadline| until >= deadline) {
+            return Err(Stop::OutOfTime);
+        }
+        Ok(Plan { fault, until, cause })
+    }
+
+    fn affords(&self, plan: &Plan, service: &str) -> bool {
+        plan.fault == Fault::Throttled || self.budget.withdraw(service, Instant::now())
+    }
+}
+
+/// How many faults a call has met, by kind.
+#[derive(Debug, Default)]
+struct Faults {
+    throttled: u32,
+    transient: u32,
+}
+
+impl Faults {
+    fn all(&self) -> u32 {
+        self.throttled.saturating_add(self.transient)
+    }
+}
+
+/// A wait that was decided on.
+#[derive(Debug)]
+struct Plan {
+    fault: Fault,
+    until: Instant,
+    cause: Cause,
+}
+
+impl Plan {
+    async fn wait(&self, service: &str, outcome: Outcome, call: &Call) {
+        let since = Instant::now();
+        let wait = self.until.saturating_duration_since(since);
+        tracing::debug!(service, outcome = %outcome, ?wait, cause = %self.cause, "waits before it sends a call again");
+        tokio::time::sleep_until(self.until).await;
+        let waited = since.elapsed();
+        call.held(waited);
+        call.attempts.waited(waited, self.cause);
+    }
+}
+
+/// Reads out what is left of a body, so that its connection can be used again; not for long.
+async fn drain(mut response: Response) {
+    if response.content_length().is_some_and(|length| length > DRAIN_BYTES as u64) {
+        return;
+    }
+    let read = async {
+        let mut bytes = 0;
+        while let Ok(Some(chunk)) = response.chunk().await {
+            bytes += chunk.len();
+            if bytes > DRAIN_BYTES {
+                break;
+            }
+        }
+    };
+    // Out of time or not, the response goes.
+    let _ = tokio::time::timeout(DRAIN_TIME, read).await;
+}
+
+#[async_trait]
+impl Middleware for Retry {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let Some(inside) = Inside::enter(extensions, Layer::Retry) else {
+            self.repeated.warn(REPEATED);
+            return next.run(request, extensions).await;
+        };
+        self.run(request, extensions, next, &inside.call).await
+    }
+}
+
+impl fmt::Debug for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry").finish_non_exhaustive()
+    }
+}

@@ -128,8 +128,7 @@ impl Local {
         Self::default()
     }
 
-    /// The most keys kept; by default no bound, and 100,000 where a server's layer is the first to use the
-    /// store. When as many keys are limited, new keys share one overflow budget for each policy until some
+    /// The most keys kept; by default no bound, and 100,000 once a server's layer uses the store. When as many keys are limited, new keys share one overflow budget for each policy until some
     /// are forgotten; a key that is limited is never given a fresh budget to make room.
     pub fn max_keys(self, keys: usize) -> Self {
         self.0.max_keys.store(keys, Ordering::Relaxed);
@@ -472,6 +471,11 @@ impl Store for Table {
         drop(spaces);
         names::open(policy, std::ptr::from_ref(self).addr());
         space
+    }
+
+    fn bound_keys(&self, keys: usize) {
+        // Only if nobody stated a bound.
+        _ = self.max_keys.compare_exchange(usize::MAX, keys, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     fn leave(&self, space: Space) {

@@ -26,6 +26,14 @@ impl std::fmt::Debug for AnyStore {
     }
 }
 
+impl AnyStore {
+    /// Keeps at most `keys` keys in a local store that states no [`Local::max_keys`] itself: for a side on
+    /// which strangers choose the keys. Other stores forget keys by themselves.
+    pub fn bound_keys(&self, keys: usize) {
+        self.0.bound_keys(keys);
+    }
+}
+
 /// One policy's budget under one key, and what a call costs of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part<'a> {
@@ -155,6 +163,8 @@ pub(crate) trait Store: Send + Sync {
     /// Grants one part at now and fills in the grant, or writes nothing: the way of every call that does not
     /// wait.
     fn try_now(&self, part: &Part<'_>, grant: &mut Grant) -> bool;
+    /// Bounds the keys kept, where no bound was stated.
+    fn bound_keys(&self, _keys: usize) {}
     /// Decides over all parts: charges all at one instant, or writes nothing.
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer;
     /// Charges whatever the state: for what was already sent.

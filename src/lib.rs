@@ -25,3 +25,8 @@ pub use limit::{Limit, LimitError, Rate};
 pub use limiter::{Ask, Last, Limiter, Peek, Permit, Refused, RefusedKind};
 pub use policy::{ConfigError, Policy};
 pub use signals::{Budget, Class, Profile, Signals, Source};
+
+/// The README's code, as tests.
+#[cfg(all(doctest, feature = "client"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -70,13 +70,17 @@ impl Answers {
 
     fn well(&self, key: &str, sent: u64) -> Verdict {
         let mut keys = self.keys.lock();
-        match keys.get(key) {
+        match keys.get_mut(key) {
             Some(throttled) if sent > throttled.known => {
                 keys.remove(key);
                 self.len.store(keys.len(), Ordering::Relaxed);
                 Verdict::Well { sent }
             }
-            _ => Verdict::Nothing,
+            Some(throttled) => {
+                throttled.last = false;
+                Verdict::Nothing
+            }
+            None => Verdict::Nothing,
         }
     }
 

@@ -6,8 +6,12 @@
 
 mod answers;
 mod ask;
+mod driver;
+mod forecast;
+mod line;
 mod peek;
 mod permit;
+mod place;
 mod queue;
 mod refused;
 
@@ -25,7 +29,8 @@ pub use permit::Permit;
 pub use refused::{Last, Refused, RefusedKind};
 
 use answers::{Answers, Verdict};
-use queue::{Place, Queue};
+use place::Place;
+use queue::{NoPlace, Queue};
 
 use crate::algorithm::{CostFault, Costs, NEVER, Rules};
 use crate::clock::{self, micros};
@@ -39,6 +44,12 @@ use crate::store::{Answer, AnyStore, Outcome, Part, PartAnswer, PauseAsk, Space,
 const MAX_WAIT: Duration = Duration::from_secs(120);
 /// The longest that a service's pause is held before one call probes it, again and again.
 const MAX_PAUSE_US: u64 = 3_600_000_000;
+
+/// What comes of an ask at once.
+enum Start {
+    Go(Permit),
+    Wait(Place),
+}
 
 /// Keeps callers inside the limits of one policy, key by key.
 ///
@@ -92,6 +103,8 @@ impl Shared {
 
 /// A policy, reduced; replaced as a whole.
 struct Plan {
+    /// Tells it from those before; the first is 0.
+    id: usize,
     policy: Arc<Policy>,
     rules: Arc<Rules>,
     space: Space,
@@ -100,10 +113,10 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(policy: Policy, space: Space, shared: Arc<Shared>) -> Result<Self, ConfigError> {
+    fn new(id: usize, policy: Policy, space: Space, shared: Arc<Shared>) -> Result<Self, ConfigError> {
         let rules = Arc::new(Rules::new(&policy)?);
         let max_wait = policy.stated_max_wait().unwrap_or(MAX_WAIT);
-        Ok(Self { policy: Arc::new(policy), rules, space, max_wait, shared })
+        Ok(Self { id, policy: Arc::new(policy), rules, space, max_wait, shared })
     }
 
     fn part<'a>(&'a self, margin: Margin, key: &'a str, costs: &'a [u64]) -> Part<'a> {
@@ -115,9 +128,22 @@ impl Plan {
         self.part(margin, key, &[])
     }
 
-    /// How long a call may be held back: what it says or what the policy says, whichever is shorter.
+    /// How long an ask may be held back.
     fn max_wait(&self, ask: &Ask<'_>) -> Duration {
         ask.max_wait.map_or(self.max_wait, |max_wait| max_wait.min(self.max_wait))
+    }
+
+    /// An ask's costs by limit, if it may be asked at all.
+    fn check(&self, ask: &Ask<'_>, max_wait: Duration) -> Result<Costs, Refused> {
+        let costs = self.rules.costs(&ask.costs).map_err(|fault| self.refuse_cost(fault, max_wait))?;
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(self.refuse(RefusedKind::Closed, max_wait));
+        }
+        Ok(costs)
+    }
+
+    fn lets_through(&self, answer: &Answer) -> bool {
+        answer.outcome == Outcome::Granted || self.policy.is_observe_only()
     }
 
     /// The refusal of a call before anything was asked.
@@ -166,18 +192,6 @@ fn decision(plan: &Plan, answer: &Answer, levels: SmallVec<[Level; 3]>) -> Decis
     }
 }
 
-/// Why an ask was not granted at once.
-enum Halt {
-    Refused(Refused),
-    Wait(Place),
-}
-
-impl From<Refused> for Halt {
-    fn from(refused: Refused) -> Self {
-        Halt::Refused(refused)
-    }
-}
-
 impl Limiter {
     /// A limiter of `policy`, whose state lives in `store`.
     ///
@@ -194,7 +208,7 @@ impl Limiter {
             answers: Answers::default(),
             closed: AtomicBool::new(false),
         });
-        let plan = Plan::new(policy, space, shared.clone())?;
+        let plan = Plan::new(0, policy, space, shared.clone())?;
         Ok(Self {
             core: Arc::new(Core { current: ArcSwap::from_pointee(plan), shared, space }),
             margin: Margin::None,
@@ -209,10 +223,13 @@ impl Limiter {
     /// # Errors
     /// [`Refused`] says which limit, why, and when it could go.
     pub async fn acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
-        match self.start(&ask.into()) {
-            Ok(permit) => Ok(permit),
-            Err(Halt::Refused(refused)) => Err(refused),
-            Err(Halt::Wait(place)) => place.wait().await,
+        let ask = ask.into();
+        if let Some(permit) = self.now(&ask) {
+            return Ok(permit);
+        }
+        match self.start(&ask)? {
+            Start::Go(permit) => Ok(permit),
+            Start::Wait(place) => place.wait().await,
         }
     }
 
@@ -222,51 +239,73 @@ impl Limiter {
     /// [`Refused`] says which limit, and when it could go.
     pub async fn try_acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
         let ask = ask.into().max_wait(Duration::ZERO);
-        match self.start(&ask) {
-            Ok(permit) => Ok(permit),
-            Err(Halt::Refused(refused)) => Err(refused),
-            // A leaky bucket would hold it.
-            Err(Halt::Wait(place)) => Err(place.leave()),
-        }
-    }
-
-    /// The way of a call that does not wait.
-    #[inline(always)]
-    fn start(&self, ask: &Ask<'_>) -> Result<Permit, Halt> {
-        let plan = self.core.current.load();
-        let shared = &self.core.shared;
-        let costs = match plan.rules.costs(&ask.costs) {
-            Ok(costs) => costs,
-            Err(fault) => return Err(plan.refuse_cost(fault, plan.max_wait(ask)).into()),
-        };
-        let mut permit = Permit::blank(Arc::clone(&plan), self.margin, costs);
-        if shared.is_free() && permit.try_now(ask.key) {
+        if let Some(permit) = self.now(&ask) {
             return Ok(permit);
         }
-        self.halt(&plan, ask, permit.into_costs())
+        loop {
+            let plan = self.core.current.load();
+            let costs = plan.check(&ask, Duration::ZERO)?;
+            let Some((answer, part)) = self.ask_now(&plan, &ask, &costs) else {
+                match Queue::refuse(&plan, self.margin, &ask, &costs, Duration::ZERO) {
+                    Some(refused) => return Err(refused),
+                    None => continue,
+                }
+            };
+            return if plan.lets_through(&answer) {
+                Ok(Permit::of(plan.clone(), self.margin, costs, &answer, part))
+            } else {
+                Err(plan.refuse_answer(&answer, &part, Duration::ZERO))
+            };
+        }
     }
 
-    /// The way of a call that has to wait, or may not go.
-    #[cold]
-    fn halt(&self, plan: &Arc<Plan>, ask: &Ask<'_>, costs: Costs) -> Result<Permit, Halt> {
-        let max_wait = plan.max_wait(ask);
-        let shared = &self.core.shared;
-        if shared.closed.load(Ordering::Relaxed) {
-            return Err(plan.refuse(RefusedKind::Closed, max_wait).into());
+    /// The way of a call that does not wait; `None` for every other.
+    #[inline]
+    fn now(&self, ask: &Ask<'_>) -> Option<Permit> {
+        let plan = self.core.current.load();
+        let costs = plan.rules.costs(&ask.costs).ok()?;
+        let mut permit = Permit::blank(Arc::clone(&plan), self.margin, costs);
+        (self.core.shared.is_free() && permit.try_now(ask.key)).then_some(permit)
+    }
+
+    /// What the store says about an ask now; `None` if others wait before it.
+    fn ask_now(&self, plan: &Plan, ask: &Ask<'_>, costs: &Costs) -> Option<(Answer, PartAnswer)> {
+        let part = plan.part(self.margin, ask.key, costs);
+        let store = &*plan.shared.store;
+        if !plan.policy.is_observe_only() && plan.shared.queue.is_ahead(&part, store) {
+            return None;
         }
-        let part = plan.part(self.margin, ask.key, &costs);
-        if !shared.queue.is_ahead(&part, &*shared.store) {
-            let mut answer = shared.store.decide(&[part], When::NOW);
-            let part = answer.parts.pop().expect("one part was asked about");
-            if answer.outcome == Outcome::Granted || plan.policy.is_observe_only() {
-                return Ok(Permit::of(plan.clone(), self.margin, costs, &answer, part));
+        let mut answer = store.decide(&[part], When::NOW);
+        let part = answer.parts.pop().expect("one part was asked about");
+        Some((answer, part))
+    }
+
+    fn start(&self, ask: &Ask<'_>) -> Result<Start, Refused> {
+        loop {
+            let plan = self.core.current.load();
+            let max_wait = plan.max_wait(ask);
+            let costs = plan.check(ask, max_wait)?;
+            let holds = plan.rules.holds();
+            if let Some((answer, part)) = self.ask_now(&plan, ask, &costs) {
+                if plan.lets_through(&answer) {
+                    return Ok(Start::Go(Permit::of(plan.clone(), self.margin, costs, &answer, part)));
+                }
+                let too_long = answer.at != NEVER && answer.at - answer.now > micros(max_wait);
+                if (max_wait.is_zero() || too_long) && !holds {
+                    return Err(plan.refuse_answer(&answer, &part, max_wait));
+                }
+            } else if max_wait.is_zero() && !holds {
+                match Queue::refuse(&plan, self.margin, ask, &costs, max_wait) {
+                    Some(refused) => return Err(refused),
+                    None => continue,
+                }
             }
-            let too_long = answer.at != NEVER && answer.at - answer.now > micros(max_wait);
-            if (max_wait.is_zero() || too_long) && !plan.rules.holds() {
-                return Err(plan.refuse_answer(&answer, &part, max_wait).into());
+            match Queue::enter(&plan, self.margin, ask, costs, max_wait) {
+                Ok(place) => return Ok(Start::Wait(place)),
+                Err(NoPlace::Refused(refused)) => return Err(refused),
+                Err(NoPlace::Outdated) => {}
             }
         }
-        Err(Halt::Wait(Queue::enter(plan, self.margin, ask, costs, max_wait)?))
     }
 
     /// Permits of several limiters at once, or none: decided in one step where they share a store, and in
@@ -279,20 +318,14 @@ impl Limiter {
         if let Some(result) = Self::all_now(asks) {
             return result;
         }
-        let mut permits = Vec::with_capacity(asks.len());
+        let mut taken = Taken(Vec::with_capacity(asks.len()));
         for (limiter, ask) in asks {
-            match limiter.acquire(ask.clone()).await {
-                Ok(permit) => permits.push(permit),
-                Err(refused) => {
-                    permits.into_iter().for_each(Permit::undo);
-                    return Err(refused);
-                }
-            }
+            taken.0.push(limiter.acquire(ask.clone()).await?);
         }
-        Ok(permits)
+        Ok(std::mem::take(&mut taken.0))
     }
 
-    /// The answer in one step, where there is one.
+    /// The answer in one step, where there can be one.
     fn all_now(asks: &[(&Limiter, Ask<'_>)]) -> Option<Result<Vec<Permit>, Refused>> {
         let plans = asks
             .iter()
@@ -300,14 +333,11 @@ impl Limiter {
             .collect::<SmallVec<[Arc<Plan>; 4]>>();
         let mut costs = SmallVec::<[Costs; 4]>::new();
         let mut may_wait = false;
-        for (plan, (limiter, ask)) in plans.iter().zip(asks) {
+        for (plan, (_, ask)) in plans.iter().zip(asks) {
             let max_wait = plan.max_wait(ask);
-            match plan.rules.costs(&ask.costs) {
+            match plan.check(ask, max_wait) {
                 Ok(cost) => costs.push(cost),
-                Err(fault) => return Some(Err(plan.refuse_cost(fault, max_wait))),
-            }
-            if limiter.core.shared.closed.load(Ordering::Relaxed) {
-                return Some(Err(plan.refuse(RefusedKind::Closed, max_wait)));
+                Err(refused) => return Some(Err(refused)),
             }
             may_wait |= !max_wait.is_zero() || plan.rules.holds();
         }
@@ -318,13 +348,18 @@ impl Limiter {
             .map(|((plan, (limiter, ask)), costs)| plan.part(limiter.margin, ask.key, costs));
         let parts = parts.collect::<SmallVec<[Part<'_>; 4]>>();
         let store = &asks.first()?.0.core.shared.store;
-        let one_store = asks.iter().all(|(limiter, _)| Arc::ptr_eq(store, &limiter.core.shared.store));
+        let one_store = plans.iter().all(|plan| Arc::ptr_eq(store, &plan.shared.store));
+        // Two parts of one budget cannot be asked about side by side.
+        let apart = parts
+            .iter()
+            .enumerate()
+            .all(|(i, part)| parts[..i].iter().all(|other| other.space != part.space));
         let observed = plans.iter().any(|plan| plan.policy.is_observe_only());
         let waiters = parts
             .iter()
             .zip(asks)
             .any(|(part, (limiter, _))| limiter.core.shared.queue.is_ahead(part, &**store));
-        if !one_store || observed || waiters {
+        if !one_store || !apart || observed || waiters {
             return None;
         }
         let mut answer = store.decide(&parts, When::NOW);
@@ -373,13 +408,16 @@ impl Limiter {
         let plan = self.core.current.load();
         let part = plan.whole(self.margin, key);
         let store = &self.core.shared.store;
-        match self.core.shared.answers.judge(key, signals, clock::now_us()) {
-            Verdict::Nothing => return,
+        let verdict = self.core.shared.answers.judge(key, signals, clock::now_us());
+        if verdict == Verdict::Nothing {
+            return;
+        }
+        self.core.shared.queue.change(&part, &**store, || match verdict {
+            Verdict::Nothing => {}
             Verdict::Well { sent } => store.resume(part, Some(sent)),
             Verdict::Drain => store.drain(part),
             Verdict::Pause { until } => store.pause(part, PauseAsk { until, probe_every: MAX_PAUSE_US }),
-        }
-        self.core.shared.queue.changed(&part, &**store);
+        });
     }
 
     /// Holds a key for `time`, for everyone. Only ever makes a pause longer; [`resume`](Self::resume) ends
@@ -388,16 +426,17 @@ impl Limiter {
         let plan = self.core.current.load();
         let part = plan.whole(self.margin, key);
         let until = clock::now_us().saturating_add(micros(time));
-        self.core.shared.store.pause(part, PauseAsk { until, probe_every: NEVER });
-        self.core.shared.queue.changed(&part, &*self.core.shared.store);
+        let store = &*self.core.shared.store;
+        let pause = PauseAsk { until, probe_every: NEVER };
+        self.core.shared.queue.change(&part, store, || store.pause(part, pause));
     }
 
     /// Ends a key's pause, whoever asked for it. Its budgets begin empty, as at the end of any pause.
     pub fn resume(&self, key: &str) {
         let plan = self.core.current.load();
         let part = plan.whole(self.margin, key);
-        self.core.shared.store.resume(part, None);
-        self.core.shared.queue.changed(&part, &*self.core.shared.store);
+        let store = &*self.core.shared.store;
+        self.core.shared.queue.change(&part, store, || store.resume(part, None));
     }
 
     /// Changes the limits, at once and for everyone, those who wait included. What was used stays used,
@@ -412,9 +451,9 @@ impl Limiter {
             let fault = format!("must stay `{name}`: state is kept under it");
             return Err(ConfigError::Field { policy: policy.name().to_owned(), field: "name", fault });
         }
-        let plan = Arc::new(Plan::new(policy, self.core.space, self.core.shared.clone())?);
-        self.core.current.store(plan.clone());
-        self.core.shared.queue.replan(&plan);
+        let shared = &self.core.shared;
+        let plan = Arc::new(Plan::new(shared.queue.number(), policy, self.core.space, shared.clone())?);
+        shared.queue.replan(&plan, || self.core.current.store(plan.clone()));
         Ok(())
     }
 
@@ -434,6 +473,15 @@ impl Limiter {
     pub fn waiting(&self, key: &str) -> usize {
         let plan = self.core.current.load();
         self.core.shared.queue.waiting(&plan.whole(self.margin, key), &*self.core.shared.store)
+    }
+}
+
+/// Permits of a chain that is not complete: when one refuses, or the caller gives up, all go back.
+struct Taken(Vec<Permit>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Permit::undo);
     }
 }
 
@@ -467,8 +515,8 @@ impl Limiter {
             plan.rules.labels.limits.iter().map(|label| u64::from(&*label.unit == crate::limit::REQUESTS));
         let costs = costs.collect::<Costs>();
         let part = plan.part(self.margin, key, &costs);
-        self.core.shared.store.charge(part);
-        self.core.shared.queue.changed(&part, &*self.core.shared.store);
+        let store = &*self.core.shared.store;
+        self.core.shared.queue.change(&part, store, || store.charge(part));
     }
 }
 

@@ -13,7 +13,7 @@ use super::{Plan, decision};
 use crate::algorithm::{Costs, State};
 use crate::decision::Decision;
 use crate::limit::Margin;
-use crate::store::{Answer, Charge, Grant, Outcome, PartAnswer};
+use crate::store::{Answer, Charge, Grant, Outcome, PartAnswer, Ticket};
 
 /// The right to send one call. Its seats go back when it is dropped; what it was charged stays charged.
 #[must_use = "a seat is given back when its permit is dropped"]
@@ -80,14 +80,13 @@ impl Permit {
         self
     }
 
+    pub(super) fn ticket(&self) -> Ticket {
+        self.grant.ticket
+    }
+
     /// When the caller may go.
     pub(super) fn slot(&self) -> u64 {
         self.grant.now + self.later.as_ref().map_or(0, |later| later.ahead_us)
-    }
-
-    /// What it costs, for one that was not granted.
-    pub(super) fn into_costs(mut self) -> Costs {
-        std::mem::take(self.costs.get_mut())
     }
 
     /// How long the caller was held back for this permit.
@@ -114,8 +113,8 @@ impl Permit {
 
     /// Corrects an estimate: `used` units were really used, of which the call was charged its cost. Buckets
     /// change their debt; windows and counters change only the window that was charged; a log adds what is
-    /// more now and takes back only its own newest. A unit that nothing was charged for is ignored. Stated
-    /// again, the later statement holds.
+    /// more now and takes back only its own newest. A unit that no limit counts is ignored. Stated again, the
+    /// later statement holds.
     pub fn settle(&self, unit: &str, used: u64) {
         if !self.charged {
             return;
@@ -131,7 +130,7 @@ impl Permit {
         }
         drop(costs);
         if changed {
-            self.plan.shared.queue.moved(self.grant.ticket.hash);
+            self.plan.shared.queue.corrected(self.grant.ticket);
         }
     }
 
@@ -153,7 +152,7 @@ impl Permit {
             self.plan.shared.store.free_seats(self.charge(&costs));
             (0..costs.len()).filter(|i| seats(*i)).for_each(|i| costs[i] = 0);
             drop(costs);
-            self.plan.shared.queue.moved(self.grant.ticket.hash);
+            self.plan.shared.queue.freed(self.grant.ticket);
         }
     }
 
@@ -167,7 +166,7 @@ impl Permit {
         }
     }
 
-    /// Gives everything back: the slot too, if nothing was booked after it.
+    /// Gives everything back: the slot too, if nothing was booked after it. Tells nobody who waits.
     pub(super) fn take_back(mut self) {
         if std::mem::replace(&mut self.charged, false) {
             let before = self.later.as_ref().and_then(|later| later.before.as_deref());
@@ -190,7 +189,7 @@ impl Drop for Permit {
             let costs = self.costs.lock();
             self.plan.shared.store.release(self.charge(&costs));
             drop(costs);
-            self.plan.shared.queue.moved(self.grant.ticket.hash);
+            self.plan.shared.queue.freed(self.grant.ticket);
         }
     }
 }

@@ -140,9 +140,13 @@ impl Local {
         let now = clock::now_us();
         for shard in &self.0.shards {
             let mut shard = shard.lock();
-            let before = shard.entries.len();
-            shard.entries.retain(|entry| !entry.is_fresh(now));
-            self.0.keys.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
+            let mut gone = 0;
+            shard.entries.retain(|entry| {
+                let fresh = entry.is_fresh(now);
+                gone += usize::from(fresh && entry.key.is_some());
+                !fresh
+            });
+            self.0.keys.fetch_sub(gone, Ordering::Relaxed);
             let len = shard.entries.len();
             shard.entries.shrink_to(len, |entry| entry.hash);
         }
@@ -171,11 +175,7 @@ impl Table {
     /// Where a part's budget is: under its key, or under the key that new keys share while the table is
     /// full.
     fn home<'a>(&self, part: &Part<'a>) -> Home<'a> {
-        let key = Home {
-            space: part.space,
-            key: Some(part.key),
-            hash: self.hasher.hash_one((part.space.0, part.key)),
-        };
+        let key = Home { space: part.space, key: Some(part.key), hash: self.key_hash(part) };
         if !self.is_full() {
             return key;
         }
@@ -189,6 +189,10 @@ impl Table {
         } else {
             key
         }
+    }
+
+    fn key_hash(&self, part: &Part<'_>) -> u64 {
+        self.hasher.hash_one((part.space.0, part.key))
     }
 
     fn is_full(&self) -> bool {
@@ -316,7 +320,7 @@ impl Shard {
 
 impl Entry {
     fn ticket(&self) -> Ticket {
-        Ticket { hash: self.hash, id: self.id }
+        Ticket { hash: self.hash, id: self.id, shared: self.key.is_none() }
     }
 
     fn adopt(&mut self, rules: &Arc<Rules>, now: u64) {
@@ -389,6 +393,7 @@ fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, when: When) 
     if let Some(paused) = paused(parts, entries, now) {
         return paused;
     }
+    // From here on the key is open, or the call is its pause's probe.
     for (part, entry) in parts.iter().zip(entries.iter_mut()) {
         entry.refresh(part, now);
     }
@@ -407,7 +412,10 @@ fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, when: When) 
         let mut answer = PartAnswer { ticket: entry.ticket(), ..PartAnswer::default() };
         let rules = part.rules.of(part.margin);
         if granted {
-            if at > now {
+            if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.holds(now).is_some()) {
+                (pause.probed, pause.probe_at) = (at, at.saturating_add(pause.probe_every));
+            }
+            if when.from.is_some() {
                 answer.before =
                     Some(rules.iter().zip(&entry.states).map(|(rule, state)| rule.before(state)).collect());
             }
@@ -430,18 +438,11 @@ fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, when: When) 
 }
 
 /// The answer of a paused key, or none if the call may be asked about: no key is paused, or it is the probe.
-fn paused(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64) -> Option<Answer> {
-    let holding = |entry: &&mut Entry| {
-        entry.pause.as_ref().filter(|pause| pause.holds(now).is_some()).map(|pause| **pause)
-    };
+fn paused(parts: &[Part<'_>], entries: &[&mut Entry], now: u64) -> Option<Answer> {
+    let holding = |entry: &&mut Entry| entry.pause.as_deref().copied().filter(|pause| now < pause.until);
     let until = entries.iter().filter_map(holding).map(|pause| pause.until).max()?;
     let ask_again = entries.iter().filter_map(holding).map(|pause| pause.probe_at.min(pause.until)).max()?;
     if ask_again <= now {
-        for entry in entries {
-            if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.holds(now).is_some()) {
-                (pause.probed, pause.probe_at) = (now, now + pause.probe_every);
-            }
-        }
         return None;
     }
     // From the end of the pause on: budgets last booked before it are used up then.
@@ -486,7 +487,7 @@ impl Store for Table {
     }
 
     fn hash(&self, part: &Part<'_>) -> u64 {
-        self.home(part).hash
+        self.key_hash(part)
     }
 
     fn try_now(&self, part: &Part<'_>, grant: &mut Grant) -> bool {
@@ -543,6 +544,10 @@ impl Store for Table {
                     rule.take_back(state, charge.slot, charge.costs[i], before);
                 }
             }
+            if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.probed == charge.slot) {
+                // The probe was not sent: the next call is it.
+                (pause.probed, pause.probe_at) = (0, charge.slot);
+            }
             if charge.rules.rides {
                 entry.permits -= 1;
             }
@@ -578,14 +583,19 @@ impl Store for Table {
     fn pause(&self, part: Part<'_>, ask: PauseAsk) {
         self.with_entry(&part, |entry, now| {
             let pause = entry.pause.get_or_insert_default();
-            if ask.until > pause.until {
+            let until = ask.until.min(MAX_EXACT);
+            // Until then an operator holds the key, and nothing probes it.
+            let held = if pause.probe_every == NEVER && pause.holds(now).is_some() { pause.until } else { 0 };
+            if until > pause.until {
                 **pause = Pause {
-                    until: ask.until.min(MAX_EXACT),
-                    probe_at: now.saturating_add(ask.probe_every),
+                    until,
+                    probe_at: now.saturating_add(ask.probe_every).max(held),
                     probe_every: ask.probe_every,
                     probed: 0,
                     drained: pause.drained_by(now),
                 };
+            } else if ask.probe_every == NEVER {
+                pause.probe_at = pause.probe_at.max(until);
             }
         });
     }

@@ -104,7 +104,7 @@ pub(crate) struct PartAnswer {
     pub(crate) levels: SmallVec<[Level; 3]>,
     /// Granted: how each limit stood, and what later corrections need.
     pub(crate) marks: Marks,
-    /// Granted ahead of now: the states before, for taking the booking back.
+    /// Granted to one who waited: the states before, for taking the booking back.
     pub(crate) before: Option<Box<[Option<State>]>>,
 }
 
@@ -113,6 +113,8 @@ pub(crate) struct PartAnswer {
 pub(crate) struct Ticket {
     pub(crate) hash: u64,
     pub(crate) id: u64,
+    /// Whether keys share it: the table was full.
+    pub(crate) shared: bool,
 }
 
 /// A charge to correct.
@@ -169,7 +171,7 @@ pub(crate) trait Store: Send + Sync {
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer;
     /// Charges whatever the state: for what was already sent.
     fn charge(&self, part: Part<'_>);
-    /// Takes a booking back if it is still the last one, and its seats in any case.
+    /// Takes a booking back if it is still the last one, and its seats and its turn as a probe in any case.
     fn take_back(&self, charge: Charge<'_>, before: Option<&[Option<State>]>);
     /// Gives back the seats of a permit that stays.
     fn free_seats(&self, charge: Charge<'_>);

@@ -109,12 +109,7 @@ pub(crate) fn carry(response: Response, method: &Method, aboard: Aboard, bodies:
     if bodiless || !ride.has_seat() {
         return response;
     }
-    let url = response.url().clone();
-    let (mut parts, body) = http::Response::<reqwest::Body>::from(response).into_parts();
-    // The url travels in an extension that only `reqwest` can name.
-    let (carrier, ()) =
-        http::Response::builder().url(url).body(()).expect("no part of it can be invalid").into_parts();
-    parts.extensions.extend(carrier.extensions);
+    let (parts, body) = split(response);
     if body.is_end_stream() {
         return http::Response::from_parts(parts, body).into();
     }
@@ -122,6 +117,16 @@ pub(crate) fn carry(response: Response, method: &Method, aboard: Aboard, bodies:
     bodies.add(ride);
     let body = Carried { body, aboard: Some(aboard) };
     http::Response::from_parts(parts, reqwest::Body::wrap(body)).into()
+}
+
+/// Takes a response apart such that it can be put together again.
+pub(crate) fn split(response: Response) -> (http::response::Parts, reqwest::Body) {
+    let url = response.url().clone();
+    let (mut parts, body) = http::Response::<reqwest::Body>::from(response).into_parts();
+    // The url travels in an extension that only `reqwest` can name.
+    let carrier = http::Response::builder().url(url).body(()).expect("no part of it can be invalid");
+    parts.extensions.extend(carrier.into_parts().0.extensions);
+    (parts, body)
 }
 
 struct Carried {

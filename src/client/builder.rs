@@ -12,6 +12,7 @@ use crate::client::route::{HostPattern, Route};
 use crate::client::{Client, Retry, Throttle};
 use crate::limiter::Limiter;
 use crate::policy::{ConfigError, Policy};
+use crate::signals::Profile;
 use crate::store::{AnyStore, Local};
 
 /// What a client is held to: a policy, whose state the client keeps in its own store, or a limiter, which
@@ -131,7 +132,8 @@ impl Builder {
         self.rule_of(Rule::Route(route), limits)
     }
 
-    /// One budget over all requests of this client together, taken after all others.
+    /// One budget over all requests of this client together, under the key `overall`, taken after all
+    /// others. No service's signals count against it.
     pub fn overall(mut self, limits: impl Into<Limits>) -> Self {
         self.overall.push(limits.into());
         self
@@ -171,6 +173,18 @@ impl Builder {
     /// [`RequestExt::exempt`](crate::RequestExt::exempt). Runs with no lock held.
     pub fn exempt_if(mut self, exempt: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Self {
         self.throttle = self.throttle.exempt_if(exempt);
+        self
+    }
+
+    /// Reads what responses say as this kind of service means it. See [`Throttle::profile`].
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.throttle = self.throttle.profile(profile);
+        self
+    }
+
+    /// Looks for signals in the bodies of error responses too. See [`Throttle::read_bodies`].
+    pub fn read_bodies(mut self) -> Self {
+        self.throttle = self.throttle.read_bodies();
         self
     }
 

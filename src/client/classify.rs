@@ -55,7 +55,7 @@ pub(crate) fn response(status: StatusCode, signals: &Signals) -> Judgement {
     }
 }
 
-fn is_error(status: StatusCode) -> bool {
+pub(crate) fn is_error(status: StatusCode) -> bool {
     status.is_client_error() || status.is_server_error()
 }
 

@@ -3,10 +3,10 @@
 //! A call goes through [`Retry`], then for each attempt through one or more [`Throttle`]s, then to
 //! `reqwest`. [`wrap`] puts them in that order for one policy, [`Builder`] for several. What one request
 //! says about itself is in [`RequestExt`]; what became of it in [`Attempts`]. Responses and errors of the
-//! transport pass through untouched; what this side adds are [`Refused`](crate::Refused) and [`TimedOut`].
+//! transport pass through untouched; what this side adds are [`Refused`] and [`TimedOut`].
 //!
 //! The files: `retry` does, `classify` says what, `backoff` and `budget` when; `throttle` holds back,
-//! `route` says under which key, `body` until when; `call` is what the layers know of each other.
+//! `route` says under which key, `body` until when; `gather` reads ahead where that is asked for; `call` is what the layers know of each other.
 
 mod attempts;
 mod backoff;
@@ -16,6 +16,7 @@ mod builder;
 mod call;
 mod classify;
 mod error;
+mod gather;
 mod receipt;
 mod request_ext;
 mod retry;

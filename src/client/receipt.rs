@@ -13,23 +13,65 @@ use tokio::time::Instant;
 use crate::client::attempts::{Outcome, Stop};
 use crate::client::classify::{self, Judgement};
 use crate::client::error::Ours;
-use crate::signals::Signals;
+use crate::client::gather;
+use crate::signals::{Profile, Signals};
 
 /// Reads what a response says about limits and leaves it in the extensions, unless it is there already.
 pub(crate) fn read(response: &mut Response, sent: Instant) -> Signals {
     if let Some(signals) = response.extensions().get::<Signals>() {
         return signals.clone();
     }
-    let signals = parse(response).stamped(sent, Instant::now());
+    leave(parse(response), response, sent, Instant::now())
+}
+
+/// The same as `profile` means it, and with what the body says, where that is asked for.
+pub(crate) async fn read_as(reading: Reading, mut response: Response, sent: Instant) -> (Response, Signals) {
+    if let Some(signals) = response.extensions().get::<Signals>() {
+        let signals = signals.clone();
+        return (response, signals);
+    }
+    let received = Instant::now();
+    let mut signals = parse_as(reading.profile, &response);
+    if reading.bodies == Bodies::OfErrors && classify::is_error(response.status()) {
+        let (whole, text) = gather::json(response).await;
+        response = whole;
+        if let Some(text) = text {
+            signals = signals.with_body(&text);
+        }
+    }
+    let signals = leave(signals, &mut response, sent, received);
+    (response, signals)
+}
+
+fn leave(signals: Signals, response: &mut Response, sent: Instant, received: Instant) -> Signals {
+    let signals = signals.stamped(sent, received);
     response.extensions_mut().insert(signals.clone());
     signals
 }
 
-/// The same without a trace.
+/// How a throttle reads responses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading {
+    pub(crate) profile: Profile,
+    pub(crate) bodies: Bodies,
+}
+
+/// Whether bodies are read for signals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bodies {
+    Never,
+    OfErrors,
+}
+
+/// What the headers say, without a trace.
 pub(crate) fn parse(response: &Response) -> Signals {
+    parse_as(Profile::Generic, response)
+}
+
+fn parse_as(profile: Profile, response: &Response) -> Signals {
     #[allow(clippy::disallowed_methods)] // Dates in headers are read against the wall clock.
     let now = SystemTime::now();
-    Signals::read(response.status(), response.headers(), now)
+    Signals::read_as(profile, response.status(), response.headers(), now)
 }
 
 /// The result of an attempt, judged.

@@ -24,6 +24,15 @@ pub(crate) struct Options {
     pub(crate) settle: Option<Settle>,
     pub(crate) twice: Twice,
     pub(crate) pass: Pass,
+    pub(crate) reach: Reach,
+}
+
+/// What of a response belongs to the call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Reach {
+    #[default]
+    Head,
+    Body,
 }
 
 /// Whether it may be sent again.
@@ -99,6 +108,11 @@ pub trait RequestExt: Sized {
     /// checks. What its response says about limits still counts.
     fn exempt(self) -> Self;
 
+    /// Reads the response's body, all of it into memory, as part of the call: a body that breaks on the way
+    /// is then tried again like a connection that broke. Otherwise a call ends with the head, and what
+    /// happens to the body is the reader's affair.
+    fn buffered(self) -> Self;
+
     /// Fills `attempts` as the call goes, whatever its outcome. A record is for one call at a time.
     fn attempts(self, attempts: &Attempts) -> Self;
 
@@ -137,6 +151,10 @@ impl RequestExt for RequestBuilder {
 
     fn exempt(self) -> Self {
         Options::change(self, |options| options.pass = Pass::Exempt)
+    }
+
+    fn buffered(self) -> Self {
+        Options::change(self, |options| options.reach = Reach::Body)
     }
 
     fn attempts(self, attempts: &Attempts) -> Self {

@@ -6,6 +6,7 @@
 //! outcome untouched. Never retries a refusal of our own, and never holds a permit while it sleeps.
 
 use std::fmt;
+use std::future::Future;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,8 +24,8 @@ use crate::client::call::{Call, Inside, Layer, Once};
 use crate::client::classify::{self, Fault, Safe};
 use crate::client::error::Ours;
 use crate::client::receipt::{self, Receipt};
-use crate::client::request_ext::{Options, Twice};
-use crate::client::route;
+use crate::client::request_ext::{Options, Reach, Twice};
+use crate::client::{gather, route};
 use crate::limiter::Last;
 
 /// How much of an old body is read out to keep its connection, and for how long.
@@ -53,7 +54,7 @@ type Idempotent = Box<dyn Fn(&Request) -> bool + Send + Sync>;
 ///
 /// The outcome is the last response or error, untouched; [`Attempts`](crate::Attempts) tells the rest. A
 /// response's body is not part of the call: when it breaks on the way that is the reader's error, and
-/// nothing is sent again.
+/// nothing is sent again, unless the request is [buffered](crate::RequestExt::buffered).
 pub struct Retry {
     attempts: Option<u32>,
     transient_attempts: Option<u32>,
@@ -205,7 +206,8 @@ impl Retry {
                 settle.clear();
             }
             let sent = Instant::now();
-            let mut result = call.in_time(next.clone().run(request, extensions)).await;
+            let mut result =
+                call.in_time(attempt(next.clone().run(request, extensions), options.reach)).await;
             if let Ok(response) = &mut result {
                 receipt::read(response, sent);
             }
@@ -338,6 +340,13 @@ impl Plan {
         let waited = since.elapsed();
         call.held(waited);
         call.attempts.waited(waited, self.cause);
+    }
+}
+
+async fn attempt(send: impl Future<Output = Result<Response>>, reach: Reach) -> Result<Response> {
+    match reach {
+        Reach::Head => send.await,
+        Reach::Body => Ok(gather::whole(send.await?).await?),
     }
 }
 

@@ -20,11 +20,11 @@ use tokio::time::Instant;
 
 use crate::client::body::{self, Aboard, Bodies, Ride, UNREAD};
 use crate::client::call::{Call, Inside, Layer, Once, Place};
-use crate::client::receipt;
+use crate::client::receipt::{self, Reading};
 use crate::client::request_ext::{Options, Pass};
 use crate::client::route::{self, KeyOf, Route};
 use crate::limiter::{Ask, Limiter, Permit, Refused, RefusedKind};
-use crate::signals::Class;
+use crate::signals::{Class, Profile, Signals};
 
 type CostOf = Box<dyn Fn(&Request) -> u64 + Send + Sync>;
 type Exempt = Box<dyn Fn(&Request) -> bool + Send + Sync>;
@@ -60,6 +60,7 @@ pub struct Throttle {
     credential: Option<HeaderName>,
     costs: Vec<(String, CostOf)>,
     exempt: Option<Exempt>,
+    reading: Reading,
     bodies: Bodies,
     repeated: Once,
     lying: Once,
@@ -88,6 +89,7 @@ impl Throttle {
             credential: None,
             costs: Vec::new(),
             exempt: None,
+            reading: Reading { profile: Profile::Generic, bodies: receipt::Bodies::Never },
             bodies: Bodies::default(),
             repeated: Once::default(),
             lying: Once::default(),
@@ -130,6 +132,20 @@ impl Throttle {
     /// [`RequestExt::exempt`](crate::RequestExt::exempt). Runs with no lock held.
     pub fn exempt_if(mut self, exempt: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Self {
         self.exempt = Some(Box::new(exempt));
+        self
+    }
+
+    /// Reads what responses say as this kind of service means it. By default names are read as most services
+    /// use them.
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.reading.profile = profile;
+        self
+    }
+
+    /// Looks for signals in the bodies of error responses too: JSON of up to 64 KiB that comes within a
+    /// second. The response keeps its body. Not done by default.
+    pub fn read_bodies(mut self) -> Self {
+        self.reading.bodies = receipt::Bodies::OfErrors;
         self
     }
 
@@ -216,8 +232,7 @@ impl Throttle {
 
     /// Tells the limiters what the response says, each under the key of the service that gave it; an overall
     /// cap is not told, for one service does not speak for the others.
-    fn observe(&self, response: &mut Response, sent: Instant, origin: &Origin) -> Class {
-        let signals = receipt::read(response, sent);
+    fn observe(&self, response: &Response, signals: &Signals, origin: &Origin) {
         let landed = origin.landed(response.url());
         let services = self.rules.iter().zip(&origin.keys);
         for (rule, key) in services.filter(|(rule, _)| !matches!(rule.route, Route::One(_))) {
@@ -226,10 +241,9 @@ impl Throttle {
                 rule.limiter.charge(there);
             }
             if let Some(key) = there.as_ref().or(key.as_ref()) {
-                rule.limiter.observe(key, &signals);
+                rule.limiter.observe(key, signals);
             }
         }
-        signals.class()
     }
 
     /// Notes how long the call's own keys are paused, so that a retry knows before it lets a response go.
@@ -272,9 +286,10 @@ impl Throttle {
             aboard = Some(Aboard(ride));
         }
         let sent = Instant::now();
-        let mut response = next.run(request, extensions).await?;
-        let class = self.observe(&mut response, sent, &origin);
-        if class == Class::Throttle && aboard.is_some() {
+        let response = next.run(request, extensions).await?;
+        let (mut response, signals) = receipt::read_as(self.reading, response, sent).await;
+        self.observe(&response, &signals, &origin);
+        if signals.class() == Class::Throttle && aboard.is_some() {
             self.note_pause(&origin, call).await;
         }
         if !settle.is_empty() {

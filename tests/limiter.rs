@@ -70,3 +70,16 @@ async fn b062_the_slot_is_claimed_before_the_sleep() {
     }
     assert_eq!(times[59], ms(59 * 200));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_is_held_back_for_its_time_once() {
+    let every = |name: &str, period| limiter(Policy::new(name).limit(Limit::token_bucket(Rate::new(1, period), 1)));
+    let (first, second) = (every("chain of 4 s", ms(4_000)), every("chain of 10 s", ms(10_000)));
+    let asks = || [(&first, Ask::new("k").max_wait(ms(6_000))), (&second, Ask::new("k").max_wait(ms(6_000)))];
+    let _both = Limiter::acquire_all(&asks()).await.unwrap();
+    let start = Instant::now();
+    // The first takes 4 s of the 6, and the second would take 6 more.
+    let refused = Limiter::acquire_all(&asks()).await.unwrap_err();
+    assert_eq!((refused.policy(), start.elapsed()), ("chain of 10 s", ms(4_000)));
+    assert_eq!(first.peek("k").await.remaining(), 1, "what the first was charged has gone back");
+}

@@ -318,9 +318,13 @@ impl Limiter {
         if let Some(result) = Self::all_now(asks) {
             return result;
         }
+        let begun = clock::now_us();
         let mut taken = Taken(Vec::with_capacity(asks.len()));
         for (limiter, ask) in asks {
-            taken.0.push(limiter.acquire(ask.clone()).await?);
+            // Their waits run at the same time: each has what those before it left.
+            let passed = Duration::from_micros(clock::now_us().saturating_sub(begun));
+            let left = limiter.core.current.load().max_wait(ask).saturating_sub(passed);
+            taken.0.push(limiter.acquire(ask.clone().max_wait(left)).await?);
         }
         Ok(std::mem::take(&mut taken.0))
     }

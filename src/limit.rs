@@ -7,8 +7,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
+
+pub(crate) use ticks::Ticks;
+
+#[cfg(test)]
+mod tests;
+mod text;
+mod ticks;
 
 /// The largest whole number that a Lua number, a double, holds exactly, and one to spare: 2^53 - 1.
 pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
@@ -160,22 +166,6 @@ impl fmt::Display for Rate {
         write!(f, "{}/{}", self.units, self.period_text())
     }
 }
-
-/// `500/min`, `3/7s`, `200k/day`: a whole number, with `k` or `M` for thousands and millions, a slash (or
-/// `per`), and a period in `us`, `ms`, `s`, `min`, `h` or `day`, with a number before it if it is not one.
-impl FromStr for Rate {
-    type Err = LimitError;
-
-    fn from_str(text: &str) -> Result<Self, LimitError> {
-        let parts = Text::new(text)?;
-        let (rate, unit) = parts.rate()?;
-        match unit {
-            None => Ok(rate),
-            Some(unit) => Err(parts.fault(unit, "a rate, which has no unit")),
-        }
-    }
-}
-
 /// Which algorithm, and its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
@@ -190,7 +180,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn rate(&self) -> Option<Rate> {
+    pub(crate) fn rate(&self) -> Option<Rate> {
         match *self {
             Kind::Plain(rate)
             | Kind::TokenBucket { rate, .. }
@@ -335,10 +325,11 @@ impl Limit {
     /// The part of this limit that is ours, above 0 and at most 1: rate, burst, queue and seats are
     /// multiplied by it and rounded down, to one unit at least.
     pub fn share(mut self, share: f64) -> Self {
-        if !(share > 0.0 && share <= 1.0) {
+        if share > 0.0 && share <= 1.0 {
+            self.share = share;
+        } else {
             self.keep(number("the share", share, "above 0 and at most 1"));
         }
-        self.share = share;
         self
     }
 
@@ -369,7 +360,8 @@ impl Limit {
         if let Some(rate) = self.kind.rate() {
             rate.check()?;
         }
-        let part = |n: u64| ((n as f64 * self.share * (1.0 + 1e-12)) as u64).min(n);
+        // Two roundings lie between 0.29 of 100 and 29: what they can have lost is added before the cut.
+        let part = |n: u64| ((n as f64 * self.share * (1.0 + 2.0 * f64::EPSILON)) as u64).min(n);
         let ours = |rate: Rate| Rate::new(part(rate.units).max(1), rate.period);
         let kind = match self.kind {
             Kind::TokenBucket { burst: burst @ (0 | MAX_EXACT..), .. } => {
@@ -430,206 +422,8 @@ pub(crate) enum Margin {
     Default,
 }
 
-/// Parses the text form, and keeps a fault for the limiter to report.
-impl From<&str> for Limit {
-    fn from(text: &str) -> Self {
-        text.parse().unwrap_or_else(|fault| {
-            let mut limit = Limit::rate(Rate::per_second(1));
-            limit.fault = Some(fault);
-            limit
-        })
-    }
-}
-
 impl From<&Limit> for Limit {
     fn from(limit: &Limit) -> Self {
         limit.clone()
     }
-}
-
-impl FromStr for Limit {
-    type Err = LimitError;
-
-    fn from_str(text: &str) -> Result<Self, LimitError> {
-        let parts = Text::new(text)?;
-        let words = text.split_whitespace().collect::<Vec<_>>();
-        if let [seats, "at", "once"] = words[..] {
-            let seats = parts.count(seats)?;
-            let seats =
-                u32::try_from(seats).map_err(|_| parts.fault(words[0], "a number of seats below 2^32"))?;
-            let limit = Limit::concurrency(seats);
-            return limit.checked().map(|_| limit);
-        }
-        let (head, burst) = match text.split_once(" burst ") {
-            Some((head, burst)) => (head, Some(parts.count(burst.trim())?)),
-            None => (text, None),
-        };
-        let (rate, unit) = Text { whole: text, text: head }.rate()?;
-        let limit = match burst {
-            Some(burst) => Limit::token_bucket(rate, burst),
-            None => Limit::rate(rate),
-        };
-        let limit = match unit {
-            Some(unit) => limit.unit(unit),
-            None => limit,
-        };
-        limit.checked().map(|_| limit)
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            Kind::Concurrency(seats) => write!(f, "{seats} at once"),
-            kind => {
-                let rate = kind.rate().expect("only a concurrency limit has no rate");
-                match &*self.unit {
-                    REQUESTS => write!(f, "{rate}")?,
-                    unit => write!(f, "{} {unit}/{}", rate.units, rate.period_text())?,
-                }
-                match kind {
-                    Kind::TokenBucket { burst, .. } => write!(f, " burst {burst}"),
-                    Kind::LeakyBucket { queue, .. } => write!(f, " leaky, queue {queue}"),
-                    Kind::FixedWindow(_) => write!(f, " fixed window"),
-                    Kind::SlidingWindow { segments, .. } => write!(f, " sliding window of {segments}"),
-                    Kind::SlidingCounter(_) => write!(f, " sliding counter"),
-                    Kind::SlidingLog(_) => write!(f, " sliding log"),
-                    Kind::Plain(_) | Kind::Concurrency(_) => Ok(()),
-                }
-            }
-        }
-    }
-}
-
-/// A text form under the knife; faults quote the whole.
-struct Text<'a> {
-    whole: &'a str,
-    text: &'a str,
-}
-
-impl<'a> Text<'a> {
-    fn new(text: &'a str) -> Result<Self, LimitError> {
-        let parts = Self { whole: text, text };
-        if text.len() > 200 {
-            return Err(parts.fault("...", "a limit: it is over 200 characters long"));
-        }
-        Ok(parts)
-    }
-
-    fn fault(&self, part: &str, wanted: &'static str) -> LimitError {
-        let shorten = |text: &str| text.chars().take(200).flat_map(char::escape_debug).collect::<String>();
-        LimitError::Text { text: shorten(self.whole), part: shorten(part), wanted }
-    }
-
-    /// `500`, `1_000_000`, `200k`, `7M`.
-    fn count(&self, part: &str) -> Result<u64, LimitError> {
-        let wanted = "a whole number, such as 500, 200k or 7M";
-        let (digits, times) = match part.as_bytes().last() {
-            Some(b'k') => (&part[..part.len() - 1], 1_000),
-            Some(b'M') => (&part[..part.len() - 1], 1_000_000),
-            _ => (part, 1),
-        };
-        if !digits.starts_with(|c: char| c.is_ascii_digit())
-            || !digits.bytes().all(|b| b.is_ascii_digit() || b == b'_')
-        {
-            return Err(self.fault(part, wanted));
-        }
-        let number = digits.replace('_', "").parse::<u64>().ok().and_then(|n| n.checked_mul(times));
-        number.filter(|n| *n <= MAX_EXACT).ok_or_else(|| self.fault(part, "a number below 2^53"))
-    }
-
-    /// `500/min`, `200k tokens/min`, `60 per minute`, and the unit if one is named.
-    fn rate(&self) -> Result<(Rate, Option<&'a str>), LimitError> {
-        let split = self.text.split_once('/').or_else(|| self.text.split_once(" per "));
-        let (head, period) = split.ok_or_else(|| {
-            self.fault(
-                self.text.trim(),
-                "a limit, such as `500/min`, `200k tokens/min`, `500/min burst 50` or `8 at once`",
-            )
-        })?;
-        let mut words = head.split_whitespace();
-        let units = self.count(words.next().unwrap_or(""))?;
-        let unit = words.next();
-        if let Some(word) = words.next() {
-            return Err(self.fault(word, "expected before the slash: a number and at most one unit"));
-        }
-        let rate = Rate::new(units, self.period(period.trim())?);
-        rate.check()?;
-        Ok((rate, unit.filter(|unit| *unit != REQUESTS && *unit != "request")))
-    }
-
-    /// `min`, `7s`, `100 ms`.
-    fn period(&self, part: &str) -> Result<Duration, LimitError> {
-        let wanted = "a period, such as s, min, h, day, 7s or 100ms";
-        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_').len();
-        let (times, name) = part.split_at(digits);
-        let times = if times.is_empty() { 1 } else { self.count(times)? };
-        let us = match name.trim() {
-            "us" | "µs" => 1,
-            "ms" => 1_000,
-            "s" | "sec" | "second" | "seconds" => 1_000_000,
-            "min" | "m" | "minute" | "minutes" => 60_000_000,
-            "h" | "hour" | "hours" => 3_600_000_000,
-            "d" | "day" | "days" => 86_400_000_000,
-            _ => return Err(self.fault(part, wanted)),
-        };
-        times.checked_mul(us).map(Duration::from_micros).ok_or_else(|| self.fault(part, wanted))
-    }
-}
-
-/// A rate in ticks: one unit is `p` ticks, a microsecond repays `r`; p/r is period/units, reduced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticks {
-    pub(crate) p: u64,
-    pub(crate) r: u64,
-}
-
-impl Ticks {
-    /// `units` in each `period_us`, with room for `most` units in one state. Where the exact form leaves the
-    /// range it is the nearest one below, at most one part in a million slower.
-    pub(crate) fn new(units: u64, period_us: u64, most: u64) -> Option<Self> {
-        let divisor = gcd(units, period_us);
-        let exact = Self { p: period_us / divisor, r: units / divisor };
-        // A quarter of the range: a sum of two debts and one repayment stays inside it.
-        let (p_max, r_max) = (MAX_EXACT / 4 / most.max(1), MAX_EXACT / 4);
-        if exact.p <= p_max && exact.r <= r_max {
-            return Some(exact);
-        }
-        let near = exact.below(p_max, r_max)?;
-        let (slow, fast) =
-            (u128::from(near.r) * u128::from(exact.p), u128::from(exact.r) * u128::from(near.p));
-        ((fast - slow) * 1_000_000 <= fast).then_some(near)
-    }
-
-    /// The largest r/p not above this one with `p <= p_max` and `r <= r_max`, by descent of the
-    /// Stern-Brocot tree in whole runs.
-    fn below(self, p_max: u64, r_max: u64) -> Option<Self> {
-        let (x_r, x_p) = (u128::from(self.r), u128::from(self.p));
-        let (p_max, r_max) = (u128::from(p_max), u128::from(r_max));
-        let (mut low_r, mut low_p, mut high_r, mut high_p) = (0_u128, 1_u128, 1_u128, 0_u128);
-        loop {
-            let (over, under) = (high_r * x_p - x_r * high_p, x_r * low_p - low_r * x_p);
-            let mut up = under / over;
-            if high_p > 0 {
-                up = up.min(p_max.saturating_sub(low_p) / high_p);
-            }
-            up = up.min(r_max.saturating_sub(low_r) / high_r);
-            (low_r, low_p) = (low_r + up * high_r, low_p + up * high_p);
-            let under = x_r * low_p - low_r * x_p;
-            let down = if under == 0 { 0 } else { (over - 1) / under };
-            (high_r, high_p) = (high_r + down * low_r, high_p + down * low_p);
-            let room = low_p + high_p <= p_max && low_r + high_r <= r_max;
-            if under == 0 || !room || (up == 0 && down == 0) {
-                break;
-            }
-        }
-        (low_r > 0 && low_p <= p_max).then_some(Self { p: low_p as u64, r: low_r as u64 })
-    }
-}
-
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

@@ -132,7 +132,8 @@ impl Policy {
         self.max_waiting
     }
 
-    /// The first fault of the policy itself; each limit's numbers are checked where they are reduced.
+    /// The first fault of the policy: of its own fields, of a limit, and last of two names that are equal,
+    /// for the name of a limit that did not read is no name.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let field = |field, fault: &str| {
             Err(ConfigError::Field { policy: self.name.clone(), field, fault: fault.to_owned() })
@@ -142,6 +143,9 @@ impl Policy {
         }
         if self.limits.len() > MAX_LIMITS {
             return field("limits", "are more than 16");
+        }
+        for limit in &self.limits {
+            limit.checked().map_err(|fault| self.fault(limit, fault))?;
         }
         for (i, limit) in self.limits.iter().enumerate() {
             if self.limits[..i].iter().any(|other| other.name() == limit.name()) {

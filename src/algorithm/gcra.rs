@@ -4,9 +4,12 @@
 //! remainder is ever thrown away. The state is a debt and the instant at which it was true. A debt is never
 //! below zero: a bucket does not earn while it is full. Twin of `lua/gcra.lua`; keep names and order alike.
 
-use super::{Mark, Used};
+use super::{AHEAD_US, Mark, Used};
 use crate::decision::Level;
-use crate::limit::{Rate, Ticks};
+use crate::limit::{MAX_EXACT, Rate, Ticks};
+
+/// The deepest debt that is kept: a quarter of the range, so that sums stay inside it.
+const DEEP: u64 = MAX_EXACT / 4;
 
 /// The numbers of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub(crate) struct Gcra {
     pub(crate) most: u64,
     /// A leaky bucket's queue in units.
     queue: Option<u64>,
+    /// How far ahead of now it may be booked.
+    pub(crate) ahead_us: u64,
 }
 
 /// A debt in ticks of `p` to the unit, as it was at `at`, the last instant booked.
@@ -42,7 +47,14 @@ impl Gcra {
         let ticks = Ticks::new(rate.units(), rate.period_us() + wider_us, burst)?;
         let full = burst * ticks.p;
         let margin = if burst == 1 { 0 } else { ticks.r.saturating_mul(margin_us) };
-        Some(Self { ticks, cap: full.saturating_sub(margin).max(ticks.p), full, most: burst, queue: None })
+        Some(Self {
+            ticks,
+            cap: full.saturating_sub(margin).max(ticks.p),
+            full,
+            most: burst,
+            queue: None,
+            ahead_us: AHEAD_US,
+        })
     }
 
     /// The plain rate: a fiftieth of N at once, and spaced so that N + 1 sends span the period and the
@@ -52,7 +64,7 @@ impl Gcra {
         let burst = n.div_ceil(50);
         let ticks = Ticks::new(n - burst + 1, rate.period_us() + margin_us, n)?;
         let full = burst * ticks.p;
-        Some(Self { ticks, cap: full, full, most: n, queue: None })
+        Some(Self { ticks, cap: full, full, most: n, queue: None, ahead_us: AHEAD_US })
     }
 
     /// A leaky bucket: one unit at a time, and `queue` units that wait. A call that costs more than one
@@ -60,23 +72,39 @@ impl Gcra {
     pub(crate) fn leaky_bucket(rate: Rate, queue: u64) -> Option<Self> {
         let most = queue.max(1);
         let ticks = Ticks::new(rate.units(), rate.period_us(), most + 1)?;
-        Some(Self { ticks, cap: ticks.p, full: ticks.p, most, queue: Some(queue) })
+        Some(Self { ticks, cap: ticks.p, full: ticks.p, most, queue: Some(queue), ahead_us: AHEAD_US })
     }
 
-    /// The debt at `now`, in this limit's ticks: whole units by the new P, the rest exactly, rounded up.
-    fn debt(&self, state: &State, now: u64) -> u64 {
-        let mut debt = state.debt;
-        if state.p != self.ticks.p && debt > 0 {
-            let (units, rest) = (debt / state.p, debt % state.p);
-            let rest = (u128::from(rest) * u128::from(self.ticks.p)).div_ceil(u128::from(state.p)) as u64;
-            debt = units.saturating_mul(self.ticks.p).saturating_add(rest).min(self.deepest());
+    /// The whole debt at the tail, in this limit's ticks: whole units by the new P, the rest exactly, rounded
+    /// up.
+    fn owed(&self, state: &State) -> u64 {
+        if state.p == self.ticks.p || state.debt == 0 {
+            return state.debt;
         }
-        debt.saturating_sub(self.ticks.r.saturating_mul(now - state.at))
+        let (units, rest) = (state.debt / state.p, state.debt % state.p);
+        let rest = (u128::from(rest) * u128::from(self.ticks.p)).div_ceil(u128::from(state.p)) as u64;
+        units.saturating_mul(self.ticks.p).saturating_add(rest).min(DEEP)
     }
 
-    /// The deepest debt that other numbers may leave behind: that of the dearest call.
+    /// The debt at `now` that a call has to wait for. Of what was charged under other numbers no more than
+    /// this limit's own dearest call could owe, or smaller numbers would be locked out by larger ones.
+    fn debt(&self, state: &State, now: u64) -> u64 {
+        let owed = if self.is_beyond(state) { self.deepest() } else { self.owed(state) };
+        owed.saturating_sub(self.repaid(state, now))
+    }
+
+    fn repaid(&self, state: &State, now: u64) -> u64 {
+        self.ticks.r.saturating_mul(now - state.at)
+    }
+
+    /// The deepest debt that this limit's own calls can leave behind.
     fn deepest(&self) -> u64 {
         self.full.max(self.most * self.ticks.p)
+    }
+
+    /// Whether other numbers left a debt that is deeper.
+    fn is_beyond(&self, state: &State) -> bool {
+        state.p != self.ticks.p && self.owed(state) > self.deepest()
     }
 
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
@@ -89,14 +117,38 @@ impl Gcra {
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
         let debt = self.debt(state, at);
         let charged = debt + cost * self.ticks.p;
-        *state = State { debt: charged, at, p: self.ticks.p };
+        self.charge(state, at, cost);
         Mark(debt, charged)
+    }
+
+    /// A debt beyond this limit's own stays whole, in the ticks of the one whose it is: cut short here, it
+    /// would be a fresh budget there.
+    fn charge(&self, state: &mut State, at: u64, units: u64) {
+        if self.is_beyond(state) {
+            let p = u128::from(state.p);
+            let repaid = u128::from(self.repaid(state, at)) * p / u128::from(self.ticks.p);
+            let debt = u128::from(state.debt).saturating_sub(repaid) + u128::from(units) * p;
+            *state = State { debt: debt.min(u128::from(DEEP)) as u64, at, p: state.p };
+        } else {
+            let more = units.saturating_mul(self.ticks.p);
+            let debt = self.debt(state, at).saturating_add(more).min(DEEP);
+            *state = State { debt, at, p: self.ticks.p };
+        }
     }
 
     /// The mark of a charge of nothing.
     pub(crate) fn mark(&self, state: &State, at: u64) -> Mark {
         let debt = self.debt(state, at.max(state.at));
         Mark(debt, debt)
+    }
+
+    /// A debt that only the former numbers could make is carried in ticks that are nobody's own, so that the
+    /// new ones tell it from theirs even where P is the same.
+    pub(crate) fn adopt(&self, old: &Self, state: State) -> State {
+        if state.p != self.ticks.p || state.debt <= self.deepest() || old.deepest() <= self.deepest() {
+            return state;
+        }
+        State { debt: 2 * state.debt, at: state.at, p: 2 * state.p }
     }
 
     /// How long a leaky bucket holds a call at most; 0 for the others.
@@ -111,17 +163,14 @@ impl Gcra {
     /// More is owed; less is owed by what time cannot have repaid already, had it never been charged.
     pub(crate) fn settle(&self, state: &mut State, now: u64, booked: Used) {
         let now = now.max(state.at);
-        let debt = self.debt(state, now);
-        let debt = if booked.used >= booked.charged {
-            let more = (booked.used - booked.charged).saturating_mul(self.ticks.p);
-            debt.saturating_add(more).min(crate::limit::MAX_EXACT / 4)
-        } else {
+        self.charge(state, now, booked.used.saturating_sub(booked.charged));
+        if booked.used < booked.charged && state.p == self.ticks.p {
             let less = (booked.charged - booked.used).saturating_mul(self.ticks.p);
-            let owed_without = booked.mark.0 + booked.used * self.ticks.p;
+            let owed_without = booked.mark.0.saturating_add(booked.used.saturating_mul(self.ticks.p));
             let repaid = self.ticks.r.saturating_mul(now.saturating_sub(booked.slot));
-            debt.saturating_sub(less.saturating_sub(repaid.saturating_sub(owed_without)))
-        };
-        *state = State { debt, at: now, p: self.ticks.p };
+            let idle = repaid.saturating_sub(owed_without);
+            state.debt = state.debt.saturating_sub(less.saturating_sub(idle));
+        }
     }
 
     pub(crate) fn full(&self, at: u64) -> State {
@@ -129,7 +178,7 @@ impl Gcra {
     }
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
-        state.at <= now && self.debt(state, now) == 0
+        state.at <= now && self.owed(state) <= self.repaid(state, now)
     }
 
     /// Units owed at `now`, rounded up.

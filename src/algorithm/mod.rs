@@ -31,7 +31,7 @@ use sliding_log::SlidingLog;
 use window::Window;
 
 use crate::decision::Level;
-use crate::limit::{Kind, Limit, LimitError, Margin, Rate};
+use crate::limit::{Kind, Limit, LimitError, MAX_EXACT, Margin, Rate};
 
 /// An instant that never comes: what no passing of time makes fit.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -133,6 +133,29 @@ impl Rule {
         }
     }
 
+    /// Tells the rule that calls are held for as long as `hold_us` by a leaky bucket that is decided together
+    /// with it: then it is booked so much further ahead.
+    pub(crate) fn held_beside(&mut self, hold_us: u64) {
+        let ahead_us = AHEAD_US + hold_us;
+        match self {
+            Rule::Gcra(rule) => rule.ahead_us = ahead_us,
+            Rule::Window(rule) => rule.ahead_us = ahead_us,
+            Rule::SlidingCounter(rule) => rule.ahead_us = ahead_us,
+            Rule::SlidingLog(rule) => rule.ahead_us = ahead_us,
+            Rule::Seats(_) => {}
+        }
+    }
+
+    fn ahead_us(&self) -> u64 {
+        match self {
+            Rule::Gcra(rule) => rule.ahead_us,
+            Rule::Window(rule) => rule.ahead_us,
+            Rule::SlidingCounter(rule) => rule.ahead_us,
+            Rule::SlidingLog(rule) => rule.ahead_us,
+            Rule::Seats(_) => NEVER,
+        }
+    }
+
     pub(crate) fn is_seats(&self) -> bool {
         matches!(self, Rule::Seats(_))
     }
@@ -214,6 +237,9 @@ impl Rule {
 
     /// Corrects a charge to what was really used.
     pub(crate) fn settle(&self, state: &mut State, now: u64, booked: Used) {
+        // What a service reports is anybody's number.
+        let (charged, used) = (booked.charged.min(MAX_EXACT / 4), booked.used.min(MAX_EXACT / 4));
+        let booked = Used { charged, used, ..booked };
         match (self, state) {
             (Rule::Gcra(rule), State::Gcra(state)) => rule.settle(state, now, booked),
             (Rule::Window(rule), State::Window(state)) => rule.settle(state, booked),
@@ -233,7 +259,7 @@ impl Rule {
         let tail = state.tail();
         if tail < drained {
             *state = self.full(drained);
-        } else if tail > now + AHEAD_US + self.hold_us().unwrap_or(0) {
+        } else if tail > now + self.ahead_us() {
             *state = self.full(now);
         }
     }
@@ -284,14 +310,16 @@ impl Rule {
         }
     }
 
-    /// This rule's state for a key that `old` ruled until now: what was used stays used.
+    /// This rule's state for a key that `old` ruled until now: what was used stays used. Seats are no usage:
+    /// calls under way give back what they took, and nothing else.
     pub(crate) fn adopt(&self, old: &Rule, state: State, now: u64) -> State {
         match (self, old, state) {
-            (Rule::Gcra(_), Rule::Gcra(_), state)
-            | (Rule::SlidingCounter(_), Rule::SlidingCounter(_), state)
+            (Rule::Gcra(rule), Rule::Gcra(old), State::Gcra(state)) => State::Gcra(rule.adopt(old, state)),
+            (Rule::SlidingCounter(_), Rule::SlidingCounter(_), state)
             | (Rule::SlidingLog(_), Rule::SlidingLog(_), state)
             | (Rule::Seats(_), Rule::Seats(_), state) => state,
             (Rule::Window(rule), Rule::Window(old), state) if rule.same_segments(old) => state,
+            (Rule::Seats(_), _, _) | (_, Rule::Seats(_), _) => self.fresh(),
             (_, old, state) => {
                 let used = old.used(&state, now).min(self.most());
                 let mut adopted = self.fresh();

@@ -47,7 +47,10 @@ impl Rules {
                 .limits()
                 .iter()
                 .map(|limit| Rule::new(limit, margin).map_err(|fault| policy.fault(limit, fault)));
-            rules.collect::<Result<Box<[Rule]>, _>>()
+            let mut rules = rules.collect::<Result<Box<[Rule]>, _>>()?;
+            let hold_us = rules.iter().filter_map(Rule::hold_us).max().unwrap_or(0);
+            rules.iter_mut().for_each(|rule| rule.held_beside(hold_us));
+            Ok(rules)
         };
         let (bare, with_margin) = (reduce(Margin::None)?, reduce(Margin::Default)?);
         let limits = policy.limits().iter().map(|limit| {

@@ -5,7 +5,7 @@
 //! are compared as products, in a grain of time coarse enough to stay inside 2^53. Twin of
 //! `lua/sliding_counter.lua`; keep names and order alike.
 
-use super::Used;
+use super::{AHEAD_US, Used};
 use crate::decision::Level;
 use crate::limit::{MAX_EXACT, Rate};
 
@@ -18,6 +18,8 @@ pub(crate) struct SlidingCounter {
     /// Microseconds of a grain, and grains of a window.
     grain_us: u64,
     grains: u64,
+    /// How far ahead of now it may be booked.
+    pub(crate) ahead_us: u64,
 }
 
 /// Counts of the window that began at `start` and of the one before; the last was booked at `tail`.
@@ -39,8 +41,19 @@ impl SlidingCounter {
                 return None;
             }
         }
+        // Whole grains make the window longer; by no more than a rate may be slowed down.
+        let longer_us = period_us.div_ceil(grain_us) * grain_us - period_us;
+        if longer_us > period_us / 1_000_000 {
+            return None;
+        }
         let share = (u128::from(n) * u128::from(margin_us)).div_ceil(u128::from(period_us)) as u64;
-        Some(Self { n, cap: n.saturating_sub(share).max(1), grain_us, grains: period_us.div_ceil(grain_us) })
+        Some(Self {
+            n,
+            cap: n.saturating_sub(share).max(1),
+            grain_us,
+            grains: period_us.div_ceil(grain_us),
+            ahead_us: AHEAD_US,
+        })
     }
 
     pub(crate) fn most(&self) -> u64 {
@@ -49,6 +62,11 @@ impl SlidingCounter {
 
     fn window_us(&self) -> u64 {
         self.grains * self.grain_us
+    }
+
+    /// The most that the last window can weigh: above the limit, after a correction, and still exact.
+    fn heaviest(&self) -> u64 {
+        MAX_EXACT / self.grains
     }
 
     /// The state as a call at `at`, not before its tail, finds it.
@@ -76,6 +94,7 @@ impl SlidingCounter {
         if last == 0 {
             return now;
         }
+        let last = last.min(self.heaviest());
         let from = self.grains - (room * self.grains / last).min(self.grains);
         now.max(start + from * self.grain_us)
     }
@@ -89,7 +108,7 @@ impl SlidingCounter {
     /// Only the window of the slot, while it is this one.
     pub(crate) fn settle(&self, state: &mut State, booked: Used) {
         if booked.slot >= state.start {
-            state.count = (state.count + booked.used).saturating_sub(booked.charged);
+            state.count = (state.count + booked.used).saturating_sub(booked.charged).min(MAX_EXACT / 4);
         }
     }
 
@@ -106,7 +125,7 @@ impl SlidingCounter {
         let now = now.max(state.tail);
         let state = self.rolled(state, now);
         let left = self.grains - (now - state.start) / self.grain_us;
-        state.count + (state.last * left).div_ceil(self.grains)
+        state.count + (state.last.min(self.heaviest()) * left).div_ceil(self.grains)
     }
 
     pub(crate) fn budget_us(&self) -> u64 {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::{AHEAD_US, Used};
 use crate::decision::Level;
-use crate::limit::Rate;
+use crate::limit::{MAX_EXACT, Rate};
 
 /// The most entries that a drained log is spread over.
 const SPREAD: u64 = 1_000;
@@ -20,9 +20,10 @@ pub(crate) struct SlidingLog {
     /// The window, and its jitter margin.
     window_us: u64,
     margin_us: u64,
-    /// How long an entry is kept: for readers with another margin, and for a booking ahead that is taken
-    /// back.
-    keep_us: u64,
+    /// The widest margin of a reader.
+    keep_margin_us: u64,
+    /// How far ahead of now it may be booked.
+    pub(crate) ahead_us: u64,
 }
 
 /// The entries, oldest first.
@@ -54,6 +55,12 @@ impl State {
         if index == 0 { self.base } else { self.entries[index - 1].total }
     }
 
+    /// Counts from zero again, once in the life of a busy log, so that totals stay exact.
+    fn rebase(&mut self) {
+        let base = std::mem::take(&mut self.base);
+        self.entries.iter_mut().for_each(|entry| entry.total -= base);
+    }
+
     fn push(&mut self, at: u64, units: u64) {
         let total = self.total() + units;
         match self.entries.back_mut() {
@@ -65,13 +72,19 @@ impl State {
 
 impl SlidingLog {
     pub(crate) fn new(rate: Rate, margin_us: u64, keep_margin_us: u64) -> Self {
-        let window_us = rate.period_us();
         Self {
             n: rate.units(),
-            window_us,
+            window_us: rate.period_us(),
             margin_us,
-            keep_us: window_us + margin_us.max(keep_margin_us) + AHEAD_US,
+            keep_margin_us: margin_us.max(keep_margin_us),
+            ahead_us: AHEAD_US,
         }
+    }
+
+    /// How long an entry is kept: for readers with another margin, and for a booking ahead that is taken
+    /// back.
+    fn keep_us(&self) -> u64 {
+        self.window_us + self.keep_margin_us + self.ahead_us
     }
 
     pub(crate) fn most(&self) -> u64 {
@@ -86,7 +99,7 @@ impl SlidingLog {
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
         let now = now.max(state.tail());
         // At most n - cost units may stay: all before that point have to leave.
-        let leave = (state.total() + cost).saturating_sub(self.n);
+        let leave = (state.total() + cost).saturating_sub(self.n).min(state.total());
         if leave <= state.base {
             return now;
         }
@@ -95,8 +108,11 @@ impl SlidingLog {
     }
 
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) {
-        while state.entries.front().is_some_and(|entry| entry.at + self.keep_us <= at) {
+        while state.entries.front().is_some_and(|entry| entry.at + self.keep_us() <= at) {
             state.base = state.entries.pop_front().expect("there is a first entry").total;
+        }
+        if state.base > MAX_EXACT / 4 {
+            state.rebase();
         }
         state.push(at, cost);
     }
@@ -117,7 +133,8 @@ impl SlidingLog {
     pub(crate) fn settle(&self, state: &mut State, now: u64, booked: Used) {
         match booked.used.checked_sub(booked.charged) {
             Some(0) => {}
-            Some(more) => state.push(now.max(state.tail()), more),
+            // As many as the limit fill it; more could not be told from them.
+            Some(more) => state.push(now.max(state.tail()), more.min(self.n)),
             None => self.take_back(state, booked.slot, booked.charged - booked.used),
         }
     }
@@ -135,7 +152,7 @@ impl SlidingLog {
     }
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
-        state.tail() <= now && self.used(state, now) == 0 && state.tail() + self.keep_us <= now
+        state.tail() <= now && self.used(state, now) == 0 && state.tail() + self.keep_us() <= now
     }
 
     pub(crate) fn used(&self, state: &State, now: u64) -> u64 {
@@ -144,7 +161,7 @@ impl SlidingLog {
     }
 
     pub(crate) fn budget_us(&self) -> u64 {
-        self.keep_us
+        self.keep_us()
     }
 
     pub(crate) fn level(&self, state: &State, now: u64) -> Level {

@@ -7,9 +7,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Used;
+use super::{AHEAD_US, Used};
 use crate::decision::Level;
-use crate::limit::Rate;
+use crate::limit::{MAX_EXACT, Rate};
 
 /// The numbers of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +20,12 @@ pub(crate) struct Window {
     segments: usize,
     /// Segments looked at: those of a window, and one more for a margin.
     look: usize,
+    /// Segments kept: of a sliding window one more, for readers with a margin.
+    kept: usize,
     /// Quiet time on both sides of a fixed window's end.
     band_us: u64,
+    /// How far ahead of now it may be booked.
+    pub(crate) ahead_us: u64,
 }
 
 /// Units in the newest segments, newest first; the newest began at `start`, the last was booked at `tail`.
@@ -36,7 +40,15 @@ impl Window {
     pub(crate) fn fixed(rate: Rate, margin_us: u64) -> Self {
         // A band of half the window would never open it.
         let band_us = margin_us.min(rate.period_us() / 4);
-        Self { n: rate.units(), segment_us: rate.period_us(), segments: 1, look: 1, band_us }
+        Self {
+            n: rate.units(),
+            segment_us: rate.period_us(),
+            segments: 1,
+            look: 1,
+            kept: 1,
+            band_us,
+            ahead_us: AHEAD_US,
+        }
     }
 
     pub(crate) fn segmented(rate: Rate, segments: u32, margin_us: u64) -> Self {
@@ -46,7 +58,9 @@ impl Window {
             segment_us: rate.period_us().div_ceil(segments as u64),
             segments,
             look: segments + usize::from(margin_us > 0),
+            kept: segments + 1,
             band_us: 0,
+            ahead_us: AHEAD_US,
         }
     }
 
@@ -56,7 +70,7 @@ impl Window {
 
     /// Whether a state of `other` reads the same here.
     pub(crate) fn same_segments(&self, other: &Self) -> bool {
-        (self.segment_us, self.segments) == (other.segment_us, other.segments)
+        (self.segment_us, self.segments, self.kept) == (other.segment_us, other.segments, other.kept)
     }
 
     /// Units in the segments looked at, `shift` segments after the state's newest.
@@ -83,7 +97,7 @@ impl Window {
         if self.count(state, shift) + cost <= self.n {
             return now;
         }
-        while self.count(state, shift) + cost > self.n {
+        while shift < self.look as u64 && self.count(state, shift) + cost > self.n {
             shift += 1;
         }
         state.start + shift * self.segment_us + self.band_us
@@ -92,12 +106,7 @@ impl Window {
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) {
         let shift = if state.counts.is_empty() { u64::MAX } else { self.shift(state, at) };
         if shift >= self.look as u64 {
-            // One segment more is kept for readers with a margin.
-            *state = State {
-                start: at,
-                tail: at,
-                counts: smallvec![0; self.segments + usize::from(self.segments > 1)],
-            };
+            *state = State { start: at, tail: at, counts: smallvec![0; self.kept] };
         } else if shift > 0 {
             for _ in 0..shift {
                 state.counts.pop();
@@ -116,7 +125,7 @@ impl Window {
             Some(ahead) => ahead.div_ceil(self.segment_us),
         };
         if let Some(count) = state.counts.get_mut(ago as usize) {
-            *count = (*count + booked.used).saturating_sub(booked.charged);
+            *count = (*count + booked.used).saturating_sub(booked.charged).min(MAX_EXACT);
         }
     }
 
@@ -125,9 +134,7 @@ impl Window {
         let segments = self.segments as u64;
         let share = |i: u64| (i + 1) * self.n / segments - i * self.n / segments;
         let mut counts = (0..segments).map(share).collect::<SmallVec<[u64; 2]>>();
-        if segments > 1 {
-            counts.push(0);
-        }
+        counts.resize(self.kept, 0);
         State { start: at, tail: at, counts }
     }
 
@@ -140,7 +147,7 @@ impl Window {
     }
 
     pub(crate) fn budget_us(&self) -> u64 {
-        (self.segments as u64 + u64::from(self.segments > 1)) * self.segment_us + self.band_us
+        self.kept as u64 * self.segment_us + self.band_us
     }
 
     pub(crate) fn level(&self, state: &State, now: u64) -> Level {

@@ -35,10 +35,16 @@ fn whole_us(span: Duration) -> u64 {
     span.as_secs() * 1_000_000 + u64::from(span.subsec_micros())
 }
 
-/// The instant of `us`, for a timer; one far away is as good as never.
+/// The instant of `us`, for a timer; one far away is as good as never. Not counted from now, whose part of a
+/// microsecond would make each timer a little late.
 pub(crate) fn instant(us: u64) -> Instant {
-    let now = Instant::now();
-    now + Duration::from_micros(us.saturating_sub(at_us(now)).min(366 * 86_400_000_000))
+    const FAR_US: u64 = 100 * 366 * 86_400_000_000;
+    let (after, before) = (us.saturating_sub(BASE_US), BASE_US.saturating_sub(us));
+    let origin = origin();
+    match origin.checked_sub(Duration::from_micros(before)) {
+        Some(instant) => instant + Duration::from_micros(after.min(FAR_US)),
+        None => origin,
+    }
 }
 
 /// A duration in whole microseconds, rounded up and saturating well below overflow.

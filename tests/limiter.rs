@@ -73,7 +73,8 @@ async fn b062_the_slot_is_claimed_before_the_sleep() {
 
 #[tokio::test(start_paused = true)]
 async fn a_chain_is_held_back_for_its_time_once() {
-    let every = |name: &str, period| limiter(Policy::new(name).limit(Limit::token_bucket(Rate::new(1, period), 1)));
+    let every =
+        |name: &str, period| limiter(Policy::new(name).limit(Limit::token_bucket(Rate::new(1, period), 1)));
     let (first, second) = (every("chain of 4 s", ms(4_000)), every("chain of 10 s", ms(10_000)));
     let asks = || [(&first, Ask::new("k").max_wait(ms(6_000))), (&second, Ask::new("k").max_wait(ms(6_000)))];
     let _both = Limiter::acquire_all(&asks()).await.unwrap();

@@ -26,7 +26,8 @@ pub(crate) fn at_us(instant: Instant) -> u64 {
     let origin = origin();
     match instant.checked_duration_since(origin) {
         Some(after) => BASE_US + whole_us(after),
-        None => BASE_US.saturating_sub(whole_us(origin.duration_since(instant))),
+        // Rounded down here too, or a span across the origin would count a microsecond less than it is.
+        None => BASE_US.saturating_sub(origin.duration_since(instant).as_nanos().div_ceil(1_000) as u64),
     }
 }
 

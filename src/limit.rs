@@ -289,8 +289,15 @@ impl Limit {
     /// Counts `unit` instead of requests (for a concurrency limit: instead of one seat for each call). Each
     /// call must then state its cost in that unit. A word without white space or slash.
     pub fn unit(mut self, unit: &str) -> Self {
-        if unit.is_empty() || unit.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/') {
-            self.keep(number("the unit", format_args!("`{unit}`"), "a word without white space or slash"));
+        if unit.is_empty()
+            || unit.len() > 100
+            || unit.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/')
+        {
+            self.keep(number(
+                "the unit",
+                format_args!("`{}`", unit.escape_debug()),
+                "a word of at most 100 bytes without white space or slash",
+            ));
         }
         self.unit = Cow::Owned(unit.to_owned());
         self

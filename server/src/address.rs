@@ -88,6 +88,9 @@ pub(crate) fn key_of(address: IpAddr) -> String {
 mod tests {
     use super::*;
 
+    /// Lines of the header, trusted proxies, and the key.
+    type Row<'a> = (&'a [&'a [u8]], usize, Option<&'a str>);
+
     fn forwarded(lines: &[&[u8]], proxies: usize) -> Option<String> {
         let mut request = http::Request::new(());
         for line in lines {
@@ -99,7 +102,7 @@ mod tests {
 
     #[test]
     fn b116_odd_spellings_of_a_hop_are_one_key_or_none() {
-        let table: [(&[&[u8]], usize, Option<&str>); 22] = [
+        let table: [Row<'_>; 22] = [
             (&[b"203.0.113.9"], 1, Some("203.0.113.9")),
             (&[b"203.0.113.9:4711"], 1, Some("203.0.113.9")),
             (&[b"::ffff:203.0.113.9"], 1, Some("203.0.113.9")),

@@ -88,7 +88,7 @@ impl<B> fmt::Debug for LimitBody<B> {
     }
 }
 
-/// A body that was given out may be asked for by default where an inner service answers by itself.
+/// Layers further out may answer by themselves with an empty body of this type.
 impl<B: Default> Default for LimitBody<B> {
     fn default() -> Self {
         Self { kind: Kind::Passed { inner: B::default() }, rides: None }

@@ -49,8 +49,8 @@ impl Key {
     /// The address is looked for in the request's extensions, in this order: [`Peer`](crate::Peer); axum's
     /// `ConnectInfo<SocketAddr>`, which `into_make_service_with_connect_info::<SocketAddr>()` puts there, and
     /// `MockConnectInfo<SocketAddr>` (both with the feature `axum`, which is on by default);
-    /// [`SocketAddr`](std::net::SocketAddr). Without any of them requests are answered 500, and one line at
-    /// error level says what to do.
+    /// [`SocketAddr`](std::net::SocketAddr). Without any of them requests are answered 500, unless the policy
+    /// only observes, and one line at error level says what to do.
     pub fn peer() -> Self {
         Self::new("peer", by_peer)
     }

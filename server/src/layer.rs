@@ -136,7 +136,8 @@ impl LimitLayerBuilder {
 
     /// Makes the response to a refusal. `Retry-After`, `RateLimit`, `RateLimit-Policy` and
     /// `X-RateLimit-Policy` are added to it where it has none, unless [`headers`](Self::headers) says
-    /// [`Headers::Never`]. By default a problem document of [`Refusal::status`].
+    /// [`Headers::Never`]. By default a problem document of [`Refusal::status`]. With tonic, return what
+    /// `tonic::Status::into_http` gives.
     ///
     /// ```
     /// # use forbear::{Policy, store::Local};

@@ -43,8 +43,35 @@
 //!   to be outside of the limit layer; what sets its own `Retry-After` may be anywhere, it stays.
 //! - `Policy::observe_only` tries numbers on live traffic: [`LimitLayer::tallies`] counts what it would
 //!   have refused. Callers are told nothing of it.
-//! - tonic: see [`LimitLayerBuilder::refusal`], which can answer with a gRPC status.
 //! - Each process counts for itself with a local store.
+//!
+//! # tonic
+//!
+//! tonic keeps the peer in an extension of its own, and its clients expect a status:
+//!
+//! ```
+//! use forbear::{Policy, store::Local};
+//! use forbear_server::{Key, LimitLayer, Peer};
+//! use tonic::transport::server::TcpConnectInfo;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let layer = LimitLayer::new(Policy::new("address").limit("10/s"), Key::peer(), Local::new())
+//!     .refusal(|refusal| {
+//!         let text = format!("limit `{}` is used up", refusal.limit().unwrap_or("none"));
+//!         tonic::Status::resource_exhausted(text).into_http::<bytes::Bytes>()
+//!     })
+//!     .build()?;
+//! let peer = tower::util::MapRequestLayer::new(|mut request: http::Request<tonic::body::Body>| {
+//!     let info = request.extensions().get::<TcpConnectInfo>();
+//!     if let Some(address) = info.and_then(|info| info.remote_addr()) {
+//!         request.extensions_mut().insert(Peer(address.ip()));
+//!     }
+//!     request
+//! });
+//! let server = tonic::transport::Server::builder().layer(peer).layer(layer);
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 mod address;

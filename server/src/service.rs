@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use forbear::{Decision, Limiter, Permit, Refused};
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
 
@@ -68,13 +68,17 @@ where
                     Err(response) => return Ok(response.map(LimitBody::refused)),
                 }
             };
+            let bodiless = head.method == Method::HEAD;
             let rides = shared.ride(admitted.permits, &mut head);
             let response = oneshot(inner, Request::from_parts(head, body)).await?;
             let (mut head, body) = response.into_parts();
             if shared.headers == Headers::Always && !admitted.told.is_empty() {
                 headers::add_standing(&mut head.headers, &admitted.told, shared.naming);
             }
-            Ok(Response::from_parts(head, LimitBody::passed(body, rides)))
+            // Such a body is never sent, so nobody may come to poll it.
+            let bodiless =
+                bodiless || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+            Ok(Response::from_parts(head, LimitBody::passed(body, rides.filter(|_| !bodiless))))
         })
     }
 }
@@ -102,7 +106,13 @@ impl Shared {
             match rule.key.find(head) {
                 Found::Key(key) => keyed.push((rule, key, rule.limiter.policy())),
                 Found::Nobody => rule.skip(),
-                Found::NoPeer => return Err(self.report_no_peer(rule)),
+                Found::NoPeer => {
+                    self.report_no_peer(rule);
+                    if !rule.limiter.policy().is_observe_only() {
+                        return Err(refusal::fault());
+                    }
+                    rule.skip();
+                }
             }
         }
         let mut costs = Costs::new(&self.costs, head);
@@ -181,15 +191,15 @@ impl Shared {
         response
     }
 
-    fn report_no_peer(&self, rule: &Rule) -> Response<Bytes> {
+    fn report_no_peer(&self, rule: &Rule) {
         if !self.reported.swap(true, Ordering::Relaxed) {
             tracing::error!(
                 policy = rule.limiter.policy().name(),
-                "requests are answered 500: the policy limits by peer, and the server does not say who that \
-                 is. With axum serve `app.into_make_service_with_connect_info::<SocketAddr>()`; else insert \
+                "the policy limits by peer, and the server does not say who that is, so requests are answered \
+                 500, or not counted by a policy that observes. With axum (and the feature `axum`) serve \
+                 `app.into_make_service_with_connect_info::<SocketAddr>()`; else insert \
                  `forbear_server::Peer` into the extensions of each request, outside of the limit layer"
             );
         }
-        refusal::fault()
     }
 }

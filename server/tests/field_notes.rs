@@ -45,8 +45,21 @@ impl Seen {
 
 /// Sends requests of one caller at these milliseconds to a backend that takes a while.
 async fn run(limit: Limit, takes: Duration, times: impl IntoIterator<Item = u64>) -> Seen {
-    let policy = Policy::new("caller").limit(limit);
-    let layer = LimitLayer::new(policy, Key::peer(), Local::new()).build().expect("a layer");
+    run_on(&[Local::new()], limit, takes, times).await
+}
+
+/// The same with a replica for each store; requests go to them in turn.
+async fn run_on(
+    stores: &[Local],
+    limit: Limit,
+    takes: Duration,
+    times: impl IntoIterator<Item = u64>,
+) -> Seen {
+    let replica = |store| {
+        let policy = Policy::new("caller").limit(limit.clone());
+        LimitLayer::new(policy, Key::peer(), store).build().expect("a layer")
+    };
+    let layers = stores.iter().map(replica).collect::<Vec<_>>();
     let start = Instant::now();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let backend = {
@@ -59,9 +72,9 @@ async fn run(limit: Limit, takes: Duration, times: impl IntoIterator<Item = u64>
             }
         })
     };
-    let service = layer.layer(backend);
-    let calls = times.into_iter().map(|at| {
-        let service = service.clone();
+    let services = layers.iter().map(|layer| layer.layer(backend.clone())).collect::<Vec<_>>();
+    let calls = times.into_iter().enumerate().map(|(i, at)| {
+        let service = services[i % services.len()].clone();
         tokio::spawn(async move {
             sleep_until(start + Duration::from_millis(at)).await;
             let sent = Instant::now();
@@ -91,7 +104,7 @@ async fn scenario_1(limit: Limit) -> Seen {
 
 /// Sustained overload: 30 a second, evenly spaced, for 3 s.
 async fn scenario_2(limit: Limit) -> Seen {
-    run(limit, Duration::ZERO, (0..90).map(|i| i * 1_000 / 30)).await
+    run(limit, Duration::ZERO, overload()).await
 }
 
 async fn check(limit: Limit, most: RangeInclusive<usize>, admitted: RangeInclusive<usize>) {
@@ -158,13 +171,48 @@ async fn concurrency() {
     assert!(seen.slowest_refusal <= 2, "a refusal took {} ms", seen.slowest_refusal);
 }
 
+/// The numbers of one process, limiter by limiter: at most this many of 90 are admitted.
+fn limits() -> [(Limit, usize); 6] {
+    [
+        (Limit::fixed_window(TEN), 30),
+        (Limit::sliding_log(TEN), 30),
+        (Limit::sliding_window(TEN, 10), 30),
+        (Limit::sliding_counter(TEN), 30),
+        (Limit::token_bucket(TEN, 10), 40),
+        (Limit::leaky_bucket(TEN, 10), 41),
+    ]
+}
+
+fn overload() -> impl Iterator<Item = u64> {
+    (0..90).map(|i| i * 1_000 / 30)
+}
+
 /// Two replicas that share nothing let twice the numbers through; that is what a shared store is for.
 #[tokio::test(start_paused = true)]
-async fn two_replicas_with_local_stores_double_each_number() {
-    let half = |i: u64| (0..90).filter(move |n| n % 2 == i).map(|n| n * 1_000 / 30);
-    for limit in [Limit::fixed_window(TEN), Limit::sliding_log(TEN)] {
-        let one = run(limit.clone(), Duration::ZERO, half(0)).await;
-        let other = run(limit, Duration::ZERO, half(1)).await;
-        assert_eq!(one.at.len() + other.at.len(), 60);
+async fn two_replicas_with_stores_of_their_own_double_each_number() {
+    for (limit, most) in limits() {
+        let seen = run_on(&[Local::new(), Local::new()], limit.clone(), Duration::ZERO, overload()).await;
+        assert!(seen.at.len() > most * 9 / 5, "{limit:?}: {} of 90 admitted", seen.at.len());
+    }
+    let stores = [Local::new(), Local::new()];
+    let seen = run_on(&stores, Limit::concurrency(4), Duration::from_millis(250), [0; 20]).await;
+    assert_eq!((seen.at.len(), seen.refused), (8, 12));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_layers_on_one_store_keep_each_number() {
+    let store = Local::new();
+    let both = [store.clone(), store];
+    let seen = run_on(&both, Limit::concurrency(4), Duration::from_millis(250), [0; 20]).await;
+    assert_eq!((seen.at.len(), seen.refused), (4, 16));
+    for (limit, most) in limits() {
+        let store = Local::new();
+        let seen = run_on(&[store.clone(), store], limit.clone(), Duration::ZERO, overload()).await;
+        if limit == Limit::leaky_bucket(TEN, 10) {
+            // The rate is the store's; the places in the queue are each layer's own.
+            assert!(seen.most() <= 11, "{} in a second", seen.most());
+            continue;
+        }
+        assert!((most - 2..=most).contains(&seen.at.len()), "{limit:?}: {} of 90 admitted", seen.at.len());
     }
 }

@@ -193,3 +193,22 @@ async fn a_plain_hyper_service_says_its_peer_itself() {
         assert_eq!(response.headers().contains_key("retry-after"), expected == 429);
     }
 }
+
+/// The other tests of leaky buckets run on a clock that stands still between a question and its answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaky_bucket_holds_what_its_queue_has_room_for_on_a_real_clock() {
+    for rate in [50, 200, 1_000] {
+        let policy = Policy::new("fragile").limit(Limit::leaky_bucket(forbear::Rate::per_second(rate), 10));
+        let layer = LimitLayer::new(policy, Key::everyone(), Local::new()).build().expect("a layer");
+        let service = layer.layer(tower::service_fn(async |_: http::Request<()>| {
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("well")))
+        }));
+        let calls = (0..11).map(|_| {
+            let call = tower::ServiceExt::oneshot(service.clone(), http::Request::new(()));
+            tokio::spawn(async move { call.await.map(|response| response.status().as_u16()) })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            assert_eq!(call.await.expect("no panic").unwrap(), 200, "at {rate} a second");
+        }
+    }
+}

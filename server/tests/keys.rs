@@ -98,6 +98,10 @@ async fn without_a_peer_requests_are_answered_500_and_never_let_through() {
         assert_eq!(header(&response, "content-type"), "application/problem+json");
         assert_eq!(header(&response, "retry-after"), "");
     }
+    let trial = Policy::new("trial").limit("1/min").observe_only();
+    let trial = LimitLayer::new(trial, Key::peer(), Local::new()).build().expect("a layer");
+    assert_eq!(admitted(&trial, [to("/"), to("/")]).await, 2, "a trial stops nobody");
+    assert_eq!(trial.tallies()[0].not_applied, 2);
     let layer = five(Key::behind_proxies(1));
     let mut told = to("/");
     told.headers_mut().insert("x-forwarded-for", http::HeaderValue::from_static("203.0.113.9"));

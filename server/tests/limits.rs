@@ -60,6 +60,41 @@ async fn b032_whichever_policy_of_three_refuses() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn b032_a_chain_is_exact_on_many_threads() {
+    for _ in 0..20 {
+        let layer = LimitLayer::new(window("address", Rate::per_hour(100)), Key::peer(), Local::new())
+            .and(window("server", Rate::per_hour(60)), Key::everyone())
+            .build()
+            .expect("a layer");
+        let calls = (0..200).map(|_| tokio::spawn(service(&layer).oneshot(from("192.0.2.1"))));
+        let mut passed = 0;
+        for call in calls.collect::<Vec<_>>() {
+            passed += u64::from(call.await.expect("no panic").unwrap().status() == 200);
+        }
+        assert_eq!(passed, 60);
+        assert_eq!(layer.limiter("address").expect("the policy").peek("192.0.2.1").await.remaining(), 40);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_an_operator_paused_is_told_how_long() {
+    let layer = LimitLayer::new(Policy::new("a").limit("10/s burst 10"), Key::peer(), Local::new())
+        .build()
+        .expect("a layer");
+    let limiter = layer.limiter("a").expect("the policy");
+    limiter.pause("192.0.2.1", Duration::from_secs(30));
+    let response = service(&layer).oneshot(from("192.0.2.1")).await.unwrap();
+    assert_eq!(response.status(), 429);
+    let wait = header(&response, "retry-after").parse::<u64>().expect("seconds");
+    assert!((30..=31).contains(&wait), "{wait}");
+    assert_eq!(header(&response, "x-ratelimit-policy"), "a");
+    assert_eq!(status(&layer, from("192.0.2.2")).await, 200);
+    limiter.resume("192.0.2.1");
+    advance(Duration::from_millis(100)).await;
+    assert_eq!(status(&layer, from("192.0.2.1")).await, 200);
+}
+
 #[tokio::test(start_paused = true)]
 async fn b046_a_request_that_waits_is_charged_once() {
     let policy = Policy::new("backend")
@@ -122,6 +157,32 @@ async fn b106_estimates_hold_at_once_and_are_settled_later() {
     assert_eq!(left().await, before, "a call that failed gives all back");
     advance(Duration::from_secs(120)).await;
     assert_eq!(left().await, 1_000, "and never more than fits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn b106_layers_in_layers_are_settled_together() {
+    let tokens = |name: &str| {
+        Policy::new(name).limit(Limit::token_bucket(Rate::per_minute(1_000), 1_000).unit("tokens"))
+    };
+    let layer = |name: &str| {
+        LimitLayer::new(tokens(name), Key::everyone(), Local::new())
+            .cost("tokens", |_| 400)
+            .exempt(|head| head.uri.path() == "/free")
+            .build()
+            .expect("a layer")
+    };
+    let (outer, inner) = (layer("outer"), layer("inner"));
+    let model = tower::service_fn(async |request: Request<()>| {
+        request.extensions().get::<Settle>().expect("also where nothing was charged").settle("tokens", 100);
+        Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from("well")))
+    });
+    for (path, left) in [("/free", 1_000), ("/", 900)] {
+        assert_eq!(outer.layer(inner.layer(model)).oneshot(to(path)).await.unwrap().status(), 200);
+        for (layer, name) in [(&outer, "outer"), (&inner, "inner")] {
+            let limiter = layer.limiter(name).expect("the policy");
+            assert_eq!(limiter.peek("everyone").await.remaining(), left, "{name}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -83,7 +83,17 @@ fn b154_a_layer_is_built_anywhere_and_leaves_no_task() {
             assert_eq!(status(&layer, "alice").await, 200);
         }
         assert_eq!(status(&layer, "alice").await, 200);
-        tokio::task::yield_now().await;
+        let held =
+            Policy::new("held").limit(forbear::Limit::leaky_bucket(forbear::Rate::per_second(1_000), 5));
+        let held = LimitLayer::new(held, Key::header("x-name"), Local::new()).build().expect("a layer");
+        let calls = (0..6).map(|_| {
+            let held = held.clone();
+            tokio::spawn(async move { status(&held, "alice").await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            assert_eq!(call.await.expect("no panic"), 200);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
         assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
     });
 }
@@ -149,9 +159,9 @@ fn a_flood_of_refusals_leaves_memory_flat_and_other_routes_alone() {
         let flooders = flooders.collect::<Vec<_>>();
         tokio::time::sleep(Duration::from_millis(300)).await;
         let before = resident();
-        let end = Instant::now() + Duration::from_secs(2);
+        let end = tokio::time::Instant::now() + Duration::from_secs(2);
         let mut others = 0;
-        while Instant::now() < end {
+        while tokio::time::Instant::now() < end {
             assert_eq!(app.clone().oneshot(to("/other")).await.expect("an answer").status(), 200);
             others += 1;
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -105,6 +105,14 @@ async fn b010_an_empty_body_frees_the_seat_at_once() {
         assert_eq!(header(&response, "ratelimit"), "\"at-once\";r=0");
         kept.push(response);
     }
+    // Bodies that are never sent, whatever the service has made of them.
+    for (method, status) in [("HEAD", 200), ("GET", 204), ("GET", 304)] {
+        let unsent = Backend { status, ..Backend::default() };
+        let request = Request::builder().method(method).body(()).expect("a request");
+        let response = layer.layer(unsent).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status);
+        kept.push(response);
+    }
     assert_eq!(free(&layer).await, 1);
 }
 
@@ -140,7 +148,7 @@ async fn b155_a_body_that_fails_gives_one_seat_back() {
 async fn b020_futures_dropped_anywhere_leak_no_seat() {
     let layer = seats(3, Duration::from_secs(10));
     let backend = Backend { takes: Duration::from_millis(20), ..Backend::default() };
-    let mut random = fastrand_like(7);
+    let mut random = random_numbers(7);
     for _ in 0..100 {
         let calls = (0..50).map(|i| {
             let call = layer.layer(backend.clone()).oneshot(to("/"));
@@ -162,7 +170,7 @@ async fn b020_futures_dropped_anywhere_leak_no_seat() {
 }
 
 /// Numbers that look random, the same in each run.
-fn fastrand_like(mut seed: u64) -> impl FnMut() -> u64 {
+fn random_numbers(mut seed: u64) -> impl FnMut() -> u64 {
     move || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         seed >> 33
@@ -270,6 +278,21 @@ async fn a_seat_that_is_missing_and_a_rate_that_is_used_up_are_told_apart() {
     advance(Duration::from_secs(20)).await;
     let refused = service(&layer).oneshot(to("/")).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "40"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_for_seats_is_the_servers_state_and_not_the_callers_fault() {
+    let policy = Policy::new("slow").limit("1 at once").max_wait(Duration::from_secs(60)).max_waiting(1);
+    let layer = LimitLayer::new(policy, Key::everyone(), Local::new()).build().expect("a layer");
+    let held = service(&layer).oneshot(to("/")).await.unwrap();
+    let waits = tokio::spawn(service(&layer).oneshot(to("/")));
+    tokio::task::yield_now().await;
+    let before = Instant::now();
+    let refused = service(&layer).oneshot(to("/")).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, "1"));
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    drop(held);
+    assert_eq!(waits.await.expect("no panic").unwrap().status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

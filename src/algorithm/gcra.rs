@@ -110,30 +110,28 @@ impl Gcra {
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
         let now = now.max(state.at);
         let debt = self.debt(state, now);
-        let room = self.cap.saturating_sub(cost * self.ticks.p);
+        let room = self.cap.saturating_sub(cost.saturating_mul(self.ticks.p));
         if debt <= room { now } else { now + (debt - room).div_ceil(self.ticks.r) }
     }
 
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
         let debt = self.debt(state, at);
-        let charged = debt + cost * self.ticks.p;
-        self.charge(state, at, cost);
+        let charged = debt.saturating_add(cost.saturating_mul(self.ticks.p)).min(DEEP);
+        if self.is_beyond(state) {
+            self.charge_beyond(state, at, cost);
+        } else {
+            *state = State { debt: charged, at, p: self.ticks.p };
+        }
         Mark(debt, charged)
     }
 
     /// A debt beyond this limit's own stays whole, in the ticks of the one whose it is: cut short here, it
     /// would be a fresh budget there.
-    fn charge(&self, state: &mut State, at: u64, units: u64) {
-        if self.is_beyond(state) {
-            let p = u128::from(state.p);
-            let repaid = u128::from(self.repaid(state, at)) * p / u128::from(self.ticks.p);
-            let debt = u128::from(state.debt).saturating_sub(repaid) + u128::from(units) * p;
-            *state = State { debt: debt.min(u128::from(DEEP)) as u64, at, p: state.p };
-        } else {
-            let more = units.saturating_mul(self.ticks.p);
-            let debt = self.debt(state, at).saturating_add(more).min(DEEP);
-            *state = State { debt, at, p: self.ticks.p };
-        }
+    fn charge_beyond(&self, state: &mut State, at: u64, units: u64) {
+        let p = u128::from(state.p);
+        let repaid = u128::from(self.repaid(state, at)) * p / u128::from(self.ticks.p);
+        let debt = u128::from(state.debt).saturating_sub(repaid) + u128::from(units) * p;
+        *state = State { debt: debt.min(u128::from(DEEP)) as u64, at, p: state.p };
     }
 
     /// The mark of a charge of nothing.
@@ -163,7 +161,7 @@ impl Gcra {
     /// More is owed; less is owed by what time cannot have repaid already, had it never been charged.
     pub(crate) fn settle(&self, state: &mut State, now: u64, booked: Used) {
         let now = now.max(state.at);
-        self.charge(state, now, booked.used.saturating_sub(booked.charged));
+        self.commit(state, now, booked.used.saturating_sub(booked.charged));
         if booked.used < booked.charged && state.p == self.ticks.p {
             let less = (booked.charged - booked.used).saturating_mul(self.ticks.p);
             let owed_without = booked.mark.0.saturating_add(booked.used.saturating_mul(self.ticks.p));

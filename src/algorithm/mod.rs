@@ -257,7 +257,8 @@ impl Rule {
             return;
         }
         let tail = state.tail();
-        if tail < drained {
+        // A pause that ends later than any booking is one of before a clock was set back.
+        if tail < drained && drained <= now + self.ahead_us() {
             *state = self.full(drained);
         } else if tail > now + self.ahead_us() {
             *state = self.full(now);

@@ -120,12 +120,13 @@ impl SlidingLog {
     /// A log removes only its own newest.
     pub(crate) fn take_back(&self, state: &mut State, slot: u64, cost: u64) {
         let before = state.entries.len().checked_sub(1).map(|newest| state.total_before(newest));
-        if let (Some(before), Some(newest)) = (before, state.entries.back_mut()) {
-            if newest.at == slot && newest.total - before >= cost {
-                newest.total -= cost;
-                if newest.total == before {
-                    state.entries.pop_back();
-                }
+        if let (Some(before), Some(newest)) = (before, state.entries.back_mut())
+            && newest.at == slot
+            && newest.total - before >= cost
+        {
+            newest.total -= cost;
+            if newest.total == before {
+                state.entries.pop_back();
             }
         }
     }

@@ -39,13 +39,13 @@ impl Ticks {
         loop {
             let (over, under) = (high_r * x_p - x_r * high_p, x_r * low_p - low_r * x_p);
             let mut up = under / over;
-            if high_p > 0 {
-                up = up.min(p_max.saturating_sub(low_p) / high_p);
+            if let Some(room) = p_max.saturating_sub(low_p).checked_div(high_p) {
+                up = up.min(room);
             }
             up = up.min(r_max.saturating_sub(low_r) / high_r);
             (low_r, low_p) = (low_r + up * high_r, low_p + up * high_p);
             let under = x_r * low_p - low_r * x_p;
-            let down = if under == 0 { 0 } else { (over - 1) / under };
+            let down = (over - 1).checked_div(under).unwrap_or(0);
             (high_r, high_p) = (high_r + down * low_r, high_p + down * low_p);
             let room = low_p + high_p <= p_max && low_r + high_r <= r_max;
             if under == 0 || !room || (up == 0 && down == 0) {

@@ -111,3 +111,148 @@ impl Answers {
         Verdict::Pause { until: received + wait.map_or(untold.min(UNTOLD_US.1), micros) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use http::{HeaderMap, HeaderValue, StatusCode};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::clock::at_us;
+
+    /// Answers of one key, with stamps in milliseconds from the first.
+    struct Story {
+        answers: Answers,
+        start: Instant,
+    }
+
+    impl Story {
+        fn new() -> Self {
+            Self { answers: Answers::default(), start: Instant::now() }
+        }
+
+        fn us(&self, at: u64) -> u64 {
+            at_us(self.start + Duration::from_millis(at))
+        }
+
+        fn answer(
+            &self,
+            status: u16,
+            retry_after: Option<&'static str>,
+            sent: u64,
+            received: u64,
+        ) -> Verdict {
+            let mut headers = HeaderMap::new();
+            if let Some(wait) = retry_after {
+                headers.insert("retry-after", HeaderValue::from_static(wait));
+            }
+            let status = StatusCode::from_u16(status).expect("a status");
+            let mut signals = Signals::read(status, &headers, SystemTime::UNIX_EPOCH);
+            signals.sent = Some(self.start + Duration::from_millis(sent));
+            signals.received = Some(self.start + Duration::from_millis(received));
+            self.answers.judge("k", &signals, self.us(received))
+        }
+
+        fn pause(&self, until: u64) -> Verdict {
+            Verdict::Pause { until: self.us(until) }
+        }
+    }
+
+    #[test]
+    fn a_lone_429_is_soft() {
+        let story = Story::new();
+        assert_eq!(story.answer(429, None, 0, 10), Verdict::Drain);
+        assert_eq!(story.answer(429, Some("1"), 5, 11), Verdict::Drain, "sent before the first was known");
+        assert_eq!(story.answer(429, Some("1"), 10, 12), Verdict::Drain, "sent at that instant");
+    }
+
+    #[test]
+    fn one_that_asks_for_more_than_a_second_is_hard() {
+        let story = Story::new();
+        assert_eq!(story.answer(429, Some("2"), 0, 10), story.pause(2_010));
+    }
+
+    #[test]
+    fn one_sent_after_the_last_was_known_is_hard() {
+        let story = Story::new();
+        assert_eq!(story.answer(429, None, 0, 10), Verdict::Drain);
+        assert_eq!(story.answer(429, Some("1"), 11, 20), story.pause(1_020));
+        assert_eq!(story.answer(429, None, 21, 30), story.pause(30 + 1_000), "the second episode");
+    }
+
+    #[test]
+    fn sends_that_began_before_a_pause_belong_to_its_episode() {
+        let story = Story::new();
+        story.answer(429, None, 0, 10);
+        assert_eq!(story.answer(429, None, 11, 20), story.pause(520));
+        for received in 21..30 {
+            let verdict = story.answer(429, None, 12, received);
+            assert_eq!(verdict, Verdict::Drain, "sent before the newest was known, so soft");
+        }
+        assert_eq!(story.answer(429, Some("3"), 15, 31), story.pause(3_031));
+        assert_eq!(story.answer(429, None, 600, 610), story.pause(1_610), "doubled once, not ten times");
+    }
+
+    #[test]
+    fn doubling_stops_at_half_a_minute() {
+        let story = Story::new();
+        story.answer(429, None, 0, 10);
+        let mut at = 10;
+        for wait in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000] {
+            at += wait + 100;
+            assert_eq!(story.answer(429, None, at - 1, at), story.pause(at + wait));
+        }
+    }
+
+    #[test]
+    fn a_success_sent_later_forgets_all() {
+        let story = Story::new();
+        story.answer(429, None, 0, 10);
+        assert_eq!(story.answer(429, None, 11, 20), story.pause(520));
+        let sent = story.us(21);
+        assert_eq!(story.answer(200, None, 21, 30), Verdict::Well { sent });
+        assert_eq!(story.answer(200, None, 31, 40), Verdict::Nothing);
+        assert_eq!(story.answer(429, None, 41, 50), Verdict::Drain);
+        assert_eq!(story.answer(429, None, 51, 60), story.pause(560));
+    }
+
+    #[test]
+    fn a_success_sent_before_ends_the_row_and_forgets_nothing() {
+        let story = Story::new();
+        story.answer(429, None, 0, 10);
+        assert_eq!(story.answer(429, None, 11, 20), story.pause(520));
+        assert_eq!(story.answer(200, None, 5, 21), Verdict::Nothing);
+        assert_eq!(story.answer(429, None, 600, 610), Verdict::Drain, "the answer before it was no 429");
+        assert_eq!(story.answer(429, None, 611, 620), story.pause(1_620), "still the second episode");
+    }
+
+    #[test]
+    fn a_fault_ends_the_row_too() {
+        let story = Story::new();
+        story.answer(429, None, 0, 10);
+        assert_eq!(story.answer(500, None, 11, 20), Verdict::Nothing);
+        assert_eq!(story.answer(429, None, 21, 30), Verdict::Drain);
+    }
+
+    #[test]
+    fn however_long_it_asks_nothing_overflows() {
+        let story = Story::new();
+        for wait in ["18446744073709551615", "99999999999999999999999999"] {
+            let Verdict::Pause { until } = story.answer(429, Some(wait), 0, 10) else { panic!("{wait}") };
+            assert!(until > story.us(0) + 365 * 86_400_000_000);
+        }
+    }
+
+    #[test]
+    fn keys_are_forgotten_in_time() {
+        let story = Story::new();
+        for i in 0..10_000 {
+            let signals =
+                Signals::read(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new(), SystemTime::UNIX_EPOCH);
+            story.answers.judge(&i.to_string(), &signals, crate::clock::now_us() + i * 60_000_000);
+        }
+        assert!(story.answers.keys.lock().len() < 1_000);
+    }
+}

@@ -37,7 +37,14 @@ pub(super) struct Slot {
 
 impl Forecast {
     pub(super) fn new(store: store::Forecast, now: u64) -> Self {
-        Self { made: now, from: store.from, states: store.states, doubtful: false, wrong: false }
+        // The store looked later than its caller did: what it calls now is no pause.
+        Self {
+            made: store.now.max(now),
+            from: store.from,
+            states: store.states,
+            doubtful: false,
+            wrong: false,
+        }
     }
 
     /// Something was given back since: it may be worse than what is true.
@@ -62,7 +69,7 @@ impl Forecast {
     }
 
     pub(super) fn is_paused(&self, now: u64) -> bool {
-        self.from > now
+        self.from > now.max(self.made)
     }
 
     /// When a caller could go; seats apart, for nobody knows when they come back.
@@ -94,10 +101,11 @@ impl Forecast {
         now: u64,
         max_wait: Duration,
     ) -> Result<Slot, (u64, RefusedKind)> {
+        let now = now.max(self.made);
         let from = self.from.max(now);
         let at = self.earliest(rules, costs, now);
         // A leaky bucket holds a call in its own time, as far as its queue reaches; a pause is not that.
-        let mut held_us = 0;
+        let (mut holds, mut held_us) = (false, 0);
         for ((rule, state), cost) in rules.iter().zip(&self.states).zip(costs).filter(|(_, cost)| **cost > 0)
         {
             if let Some(hold_us) = rule.hold_us() {
@@ -105,12 +113,13 @@ impl Forecast {
                 if slot_us > hold_us {
                     return Err((from + slot_us - hold_us, RefusedKind::QueueFull));
                 }
-                held_us = held_us.max(slot_us);
+                (holds, held_us) = (true, held_us.max(slot_us));
             }
         }
         let deadline = now.saturating_add(held_us).saturating_add(micros(max_wait));
-        // Timers wake late, and a held call is not refused for that.
-        let slack_us = if held_us > 0 { AHEAD_US } else { 0 };
+        // Timers wake late, and a call that a bucket holds is not refused for that; nor for its slot having
+        // come since the store refused it.
+        let slack_us = if holds { AHEAD_US } else { 0 };
         let kind = if self.is_paused(now) { RefusedKind::Paused } else { RefusedKind::RateLimited };
         if at <= deadline { Ok(Slot { at, deadline: deadline + slack_us }) } else { Err((at, kind)) }
     }

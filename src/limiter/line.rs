@@ -49,8 +49,9 @@ pub(super) struct Line {
     waiting: usize,
     /// The first caller's slot, charged ahead.
     pub(super) booked: Option<Booked>,
-    /// The last slot granted.
-    granted: u64,
+    /// Nothing is granted for an instant before: the last slot granted, or when something last changed what is
+    /// possible. A late wake is made good from there.
+    since: u64,
     /// What the next to come will find; `None` when it has to be made anew.
     pub(super) forecast: Option<Forecast>,
     /// A seat is missing.
@@ -76,7 +77,7 @@ pub(super) struct Caller {
 pub(super) enum Waiting {
     InLine,
     /// Granted at that instant.
-    Granted(Permit, u64),
+    Granted(Box<Permit>, u64),
     Refused(Refused),
     /// Did not come for the seat that it was granted; in line again when it does.
     Absent,
@@ -120,7 +121,7 @@ impl Line {
             unclaimed: BTreeSet::new(),
             waiting: 0,
             booked: None,
-            granted: 0,
+            since: clock::now_us(),
             forecast: None,
             seatless: false,
             driven: false,
@@ -132,6 +133,17 @@ impl Line {
         self.waiting
     }
 
+    /// Something has changed what is possible, now and not before; the line has to have a turn.
+    pub(super) fn changed(&mut self, now: u64) {
+        self.since = self.since.max(now);
+        self.turn.notify_one();
+    }
+
+    /// Whether `seq` is the first in line.
+    pub(super) fn is_first(&self, seq: usize) -> bool {
+        self.in_line.first() == Some(&seq)
+    }
+
     /// Whether anyone waits who would be overtaken: one that does not come for what it was granted is not.
     pub(super) fn is_busy(&self) -> bool {
         !self.in_line.is_empty()
@@ -140,6 +152,11 @@ impl Line {
     /// Whether it has ended: nobody is left, and no task has to be told.
     pub(super) fn is_over(&self) -> bool {
         self.callers.is_empty() && !self.driven
+    }
+
+    /// Whether the first one's slot has come.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.booked.as_ref().is_some_and(|booked| booked.permit.slot() <= now)
     }
 
     pub(super) fn has_seats(&self) -> bool {
@@ -303,15 +320,9 @@ impl Line {
         for (i, level) in levels.iter_mut().enumerate() {
             // The limit that the wait is for is the one that holds longest for those who wait already.
             level.wait_us = match &self.forecast {
-                _ if rules[i].is_seats() => {
-                    if seatless && level.remaining == 0 {
-                        NEVER
-                    } else {
-                        0
-                    }
-                }
-                Some(forecast) => forecast.fits(rules, i, now).saturating_sub(now),
-                None => 0,
+                _ if rules[i].is_seats() && seatless && level.remaining == 0 => NEVER,
+                Some(forecast) if !rules[i].is_seats() => forecast.fits(rules, i, now).saturating_sub(now),
+                _ => 0,
             };
         }
         let decision = Decision {
@@ -341,7 +352,7 @@ impl Line {
     /// Does what can be done now for the first in line.
     pub(super) fn step(&mut self, now: &mut u64, wakers: &mut Wakers) -> Step {
         if let Some(booked) = self.booked.take_if(|booked| booked.permit.slot() <= *now) {
-            self.granted = booked.permit.slot();
+            self.since = self.since.max(booked.permit.slot());
             self.grant(booked.seq, booked.permit, *now, wakers);
             return Step::Again;
         }
@@ -357,7 +368,7 @@ impl Line {
         let when = if observed {
             When::NOW
         } else {
-            let from = self.granted.max(caller.arrived).max(now.saturating_sub(CATCH_UP_US));
+            let from = self.since.max(caller.arrived).max(now.saturating_sub(CATCH_UP_US));
             When { from: Some(from), latest: Some(deadline.min(*now + AHEAD_US)) }
         };
         let mut answer = plan.shared.store.decide(&[part], when);
@@ -380,6 +391,7 @@ impl Line {
             _ if answer.at != NEVER && answer.at > deadline => {
                 let refused = plan.refuse_answer(&answer, &answered, max_wait);
                 self.answer(seq, Waiting::Refused(refused), wakers);
+                self.changed(*now);
                 self.doubt();
             }
             Outcome::Paused { ask_again } => return Step::Sleep(ask_again),
@@ -391,7 +403,7 @@ impl Line {
 
     fn grant(&mut self, seq: usize, permit: Permit, now: u64, wakers: &mut Wakers) {
         let waited = now.saturating_sub(self.callers[&seq].arrived);
-        self.answer(seq, Waiting::Granted(permit.waited_us(waited), now), wakers);
+        self.answer(seq, Waiting::Granted(Box::new(permit.waited_us(waited)), now), wakers);
     }
 
     /// Takes back seats that were granted and that nobody came for. How many those were, and when to look
@@ -410,6 +422,9 @@ impl Line {
             if let Waiting::Granted(permit, _) = self.set(*seq, Waiting::Absent) {
                 permit.take_back();
             }
+        }
+        if !absent.is_empty() {
+            self.changed(now);
         }
         (absent.len(), look_again)
     }

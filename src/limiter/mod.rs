@@ -46,6 +46,10 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const MAX_PAUSE_US: u64 = 3_600_000_000;
 
 /// What comes of an ask at once.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart where it is returned to, and a box costs more"
+)]
 enum Start {
     Go(Permit),
     Wait(Place),

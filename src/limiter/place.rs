@@ -76,7 +76,7 @@ impl Place {
             driver.start();
         }
         match caller.map(|caller| caller.state) {
-            Some(Waiting::Granted(permit, _)) => Poll::Ready(Ok(permit)),
+            Some(Waiting::Granted(permit, _)) => Poll::Ready(Ok(*permit)),
             Some(Waiting::Refused(refused)) => Poll::Ready(Err(refused)),
             _ => Poll::Pending,
         }

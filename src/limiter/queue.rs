@@ -59,13 +59,23 @@ impl Queue {
         self.waiting.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether callers wait who are before a new one.
+    /// Whether callers wait who are before a new one. Whose slot has come is granted first, for the line's
+    /// task may be late.
     pub(super) fn is_ahead(&self, part: &Part<'_>, store: &dyn Store) -> bool {
-        !self.is_empty() && {
-            let limits = touched(part.costs);
-            let mut lines = self.lines.lock();
-            lines.of(store.hash(part), part.key).any(|line| line.limits == limits && line.is_busy())
+        if self.is_empty() {
+            return false;
         }
+        let (hash, limits, now) = (store.hash(part), touched(part.costs), clock::now_us());
+        let mut wakers = Wakers::new();
+        let mut lines = self.lines.lock();
+        let due = lines.of(hash, part.key).filter(|line| line.is_due(now)).map(|line| line.id);
+        for id in due.collect::<SmallVec<[usize; 2]>>() {
+            lines.turn(hash, |line| line.id == id, &mut wakers);
+        }
+        let ahead = lines.of(hash, part.key).any(|line| line.limits == limits && line.is_busy());
+        drop(lines);
+        wakers.into_iter().for_each(Waker::wake);
+        ahead
     }
 
     /// Callers that wait for a key.
@@ -175,7 +185,11 @@ impl Queue {
         if booked || granted {
             lines.unbook(hash, &key);
         }
+        let now = clock::now_us();
         let line = lines.find(hash, |line| line.has(seq)).expect("it was just found");
+        if line.is_first(seq) {
+            line.changed(now);
+        }
         let mut caller = line.remove(seq).expect("the line was found by it");
         line.doubt();
         let mut ticket = None;
@@ -185,7 +199,7 @@ impl Queue {
         }
         line.turn.notify_one();
         if booked || granted {
-            lines.of(hash, &key).for_each(|line| line.turn.notify_one());
+            lines.of(hash, &key).for_each(|line| line.changed(now));
         }
         lines.tidy(hash);
         drop(lines);
@@ -197,28 +211,33 @@ impl Queue {
 
     /// A seat came back.
     pub(super) fn freed(&self, ticket: Ticket) {
-        self.each(ticket, |_| {});
+        self.each(ticket, |line, now| {
+            // Who waits for a slot finds nothing changed, and keeps what a late wake is owed.
+            if line.seatless {
+                line.changed(now);
+            }
+        });
     }
 
     /// A charge was corrected.
     pub(super) fn corrected(&self, ticket: Ticket) {
-        self.each(ticket, Line::doubt);
+        self.each(ticket, |line, now| {
+            line.changed(now);
+            line.doubt();
+        });
     }
 
-    /// Every line that shares a budget has a turn.
-    fn each(&self, ticket: Ticket, then: impl Fn(&mut Line)) {
+    /// Every line that shares a budget.
+    fn each(&self, ticket: Ticket, then: impl Fn(&mut Line, u64)) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
+        let now = clock::now_us();
         let mut lines = self.lines.lock();
-        let mut turn = |line: &mut Line| {
-            then(line);
-            line.turn.notify_one();
-        };
         if ticket.shared {
-            lines.by_hash.values_mut().flatten().for_each(turn);
+            lines.by_hash.values_mut().flatten().for_each(|line| then(line, now));
         } else {
-            lines.by_hash.get_mut(&ticket.hash).into_iter().flatten().for_each(&mut turn);
+            lines.by_hash.get_mut(&ticket.hash).into_iter().flatten().for_each(|line| then(line, now));
         }
     }
 
@@ -230,7 +249,7 @@ impl Queue {
         let mut lines = self.lines.lock();
         lines.unbook(hash, part.key);
         then();
-        let from = store.forecast(*part).from;
+        let (now, from) = (clock::now_us(), store.forecast(*part).from);
         for line in lines.of(hash, part.key) {
             line.forecast = None;
             line.refuse(
@@ -238,7 +257,7 @@ impl Queue {
                 |line, max_wait| line.refusal(from, max_wait, RefusedKind::Paused),
                 &mut wakers,
             );
-            line.turn.notify_one();
+            line.changed(now);
         }
         drop(lines);
         wakers.into_iter().for_each(Waker::wake);

@@ -44,6 +44,8 @@ struct Table {
     keys: AtomicUsize,
     max_keys: AtomicUsize,
     next_id: AtomicU64,
+    /// The next one to be tidied for others.
+    next_shard: AtomicUsize,
     spaces: Mutex<HashMap<Box<str>, Space>>,
 }
 
@@ -93,7 +95,7 @@ struct Pause {
     probe_at: u64,
     probe_every: u64,
     probed: u64,
-    /// The instant at which the budgets were empty, if it has come.
+    /// The end of the pause before, if it has come: the budgets were empty then.
     drained: u64,
 }
 
@@ -117,6 +119,7 @@ impl Default for Table {
             keys: AtomicUsize::new(0),
             max_keys: AtomicUsize::new(usize::MAX),
             next_id: AtomicU64::new(1),
+            next_shard: AtomicUsize::new(0),
             spaces: Mutex::default(),
         }
     }
@@ -128,8 +131,9 @@ impl Local {
         Self::default()
     }
 
-    /// The most keys kept; by default no bound, and 100,000 once a server's layer uses the store. When as many keys are limited, new keys share one overflow budget for each policy until some
-    /// are forgotten; a key that is limited is never given a fresh budget to make room.
+    /// The most keys kept; by default no bound, and 100,000 once a server's layer uses the store. When as many
+    /// keys are limited, new keys share one overflow budget for each policy until some are forgotten; a key
+    /// that is limited is never given a fresh budget to make room.
     pub fn max_keys(self, keys: usize) -> Self {
         self.0.max_keys.store(keys, Ordering::Relaxed);
         self
@@ -183,7 +187,14 @@ impl Table {
         if shard.find(&key).is_some() {
             return key;
         }
-        self.tidy(&mut shard, clock::now_us(), TIDY_FULL);
+        let now = clock::now_us();
+        self.tidy(&mut shard, now, TIDY_FULL);
+        drop(shard);
+        if self.is_full() {
+            // Room that is in any other shard is room as well.
+            let next = self.next_shard.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            self.tidy(&mut self.shards[next].lock(), now, TIDY_FULL);
+        }
         if self.is_full() {
             Home { space: part.space, key: None, hash: self.hasher.hash_one(part.space.0) }
         } else {
@@ -251,11 +262,11 @@ impl Table {
         let buckets = shard.entries.num_buckets();
         for _ in 0..slots.min(buckets) {
             shard.hand = (shard.hand + 1) % buckets;
-            if let Ok(found) = shard.entries.get_bucket_entry(shard.hand) {
-                if found.get().is_fresh(now) {
-                    let (gone, _) = found.remove();
-                    self.keys.fetch_sub(usize::from(gone.key.is_some()), Ordering::Relaxed);
-                }
+            if let Ok(found) = shard.entries.get_bucket_entry(shard.hand)
+                && found.get().is_fresh(now)
+            {
+                let (gone, _) = found.remove();
+                self.keys.fetch_sub(usize::from(gone.key.is_some()), Ordering::Relaxed);
             }
         }
     }
@@ -298,8 +309,10 @@ impl Table {
             let i = order.binary_search(&self.shard(home.hash)).expect("its shard is locked");
             let shard = &mut *shards[i];
             let id = self.entry(shard, home, part.rules, now).id;
-            let found = shard.entries.find_entry(home.hash, |entry| entry.id == id);
-            taken.push((i, found.ok().expect("it was just found or inserted").remove().0));
+            let Ok(found) = shard.entries.find_entry(home.hash, |entry| entry.id == id) else {
+                unreachable!("it was just found or inserted");
+            };
+            taken.push((i, found.remove().0));
         }
         let mut entries =
             taken.iter_mut().map(|(_, entry)| &mut **entry).collect::<SmallVec<[&mut Entry; 4]>>();
@@ -358,6 +371,15 @@ impl Entry {
         }
         if part.rules.rides {
             self.permits += 1;
+        }
+    }
+
+    /// Empties all that is not booked ahead, as of now.
+    fn drain(&mut self, part: &Part<'_>, now: u64) {
+        for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
+            if state.tail() <= now && !rule.is_seats() {
+                *state = rule.full(now);
+            }
         }
     }
 
@@ -602,17 +624,18 @@ impl Store for Table {
 
     fn drain(&self, part: Part<'_>) {
         self.with_entry(&part, |entry, now| {
-            let pause = entry.pause.get_or_insert_default();
-            pause.drained = pause.drained.max(now);
+            entry.drain(&part, now);
         });
     }
 
     fn resume(&self, part: Part<'_>, answered: Option<u64>) {
         self.read(&part, |entry, now| {
-            let Some(pause) = entry.and_then(|entry| entry.pause.as_mut()) else { return };
+            let Some(entry) = entry else { return };
+            let Some(pause) = &mut entry.pause else { return };
             let probed = answered.is_none_or(|sent| pause.probed > 0 && sent >= pause.probed);
             if pause.holds(now).is_some() && probed {
                 (pause.until, pause.drained) = (now, now);
+                entry.drain(&part, now);
             }
         });
     }
@@ -642,9 +665,9 @@ impl Store for Table {
         self.read(&part, |entry, now| match entry {
             Some(entry) => {
                 let from = entry.pause.as_ref().and_then(|pause| pause.holds(now)).unwrap_or(now);
-                Forecast { from, states: entry.states_from(&part, from) }
+                Forecast { now, from, states: entry.states_from(&part, from) }
             }
-            None => Forecast { from: now, states: part.rules.fresh().into_iter().collect() },
+            None => Forecast { now, from: now, states: part.rules.fresh().into_iter().collect() },
         })
     }
 }

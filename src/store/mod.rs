@@ -149,6 +149,8 @@ pub(crate) struct Standing {
 /// The states of a key as callers that wait will find them.
 #[derive(Debug)]
 pub(crate) struct Forecast {
+    /// When the store was looked at, on its clock.
+    pub(crate) now: u64,
     /// The first instant at which anything can go: now, or the end of a pause.
     pub(crate) from: u64,
     pub(crate) states: SmallVec<[State; 3]>,

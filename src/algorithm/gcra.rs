@@ -171,6 +171,11 @@ impl Gcra {
         }
     }
 
+    /// A debt that is full, or deeper where a dear call left more.
+    pub(crate) fn drained(&self, state: &State, at: u64) -> State {
+        State { debt: self.debt(state, at).max(self.full), at, p: self.ticks.p }
+    }
+
     pub(crate) fn full(&self, at: u64) -> State {
         State { debt: self.full, at, p: self.ticks.p }
     }

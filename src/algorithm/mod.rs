@@ -259,9 +259,26 @@ impl Rule {
         let tail = state.tail();
         // A pause that ends later than any booking is one of before a clock was set back.
         if tail < drained && drained <= now + self.ahead_us() {
-            *state = self.full(drained);
+            *state = self.drained(state, drained);
         } else if tail > now + self.ahead_us() {
             *state = self.full(now);
+        }
+    }
+
+    /// The state with nothing left at `at`, which is not before its tail: what was used stays used, and the
+    /// rest counts as used evenly over the last window.
+    pub(crate) fn drained(&self, state: &State, at: u64) -> State {
+        match (self, state) {
+            (Rule::Gcra(rule), State::Gcra(state)) => State::Gcra(rule.drained(state, at)),
+            (Rule::Window(rule), State::Window(state)) => State::Window(rule.drained(state, at)),
+            (Rule::SlidingCounter(rule), State::SlidingCounter(state)) => {
+                State::SlidingCounter(rule.drained(state, at))
+            }
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => {
+                State::SlidingLog(Box::new(rule.drained(state, at)))
+            }
+            (Rule::Seats(_), state) => state.clone(),
+            _ => unreachable!("{MIXED}"),
         }
     }
 

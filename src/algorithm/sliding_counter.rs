@@ -112,6 +112,17 @@ impl SlidingCounter {
         }
     }
 
+    /// Windows keep their phase. What they leave of N is added as an even stream would have used it: to the
+    /// last window, up to N there, and the rest to this one.
+    pub(crate) fn drained(&self, state: &State, at: u64) -> State {
+        let rolled = self.rolled(state, at);
+        let left = self.grains - (at - rolled.start) / self.grain_us;
+        let rest = self.n.saturating_sub(rolled.count);
+        let last = (rest * self.grains).div_ceil(left).min(self.n).max(rolled.last);
+        let count = rolled.count.max(self.n.saturating_sub(last * left / self.grains));
+        State { start: rolled.start, tail: at, count, last }
+    }
+
     pub(crate) fn full(&self, at: u64) -> State {
         State { start: at, tail: at, count: 0, last: self.n }
     }

@@ -140,16 +140,40 @@ impl SlidingLog {
         }
     }
 
+    /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`.
+    pub(crate) fn drained(&self, state: &State, at: u64) -> State {
+        let rest = self.n.saturating_sub(self.used(state, at));
+        let mut spread = self.even(rest, at).peekable();
+        let mut drained = State { base: state.base, entries: VecDeque::new() };
+        for (i, entry) in state.entries.iter().enumerate() {
+            while let Some((at, units)) = spread.next_if(|(at, _)| *at <= entry.at) {
+                drained.push(at, units);
+            }
+            drained.push(entry.at, entry.total - state.total_before(i));
+        }
+        spread.for_each(|(at, units)| drained.push(at, units));
+        // So that it counts as drained, and is not drained again.
+        drained.push(at, 0);
+        drained
+    }
+
     /// N units evenly over the window that ends at `at`.
     pub(crate) fn full(&self, at: u64) -> State {
-        let groups = self.n.min(SPREAD);
-        let opens = at.saturating_sub(self.window_us);
-        let part = |whole: u64, i: u64| u128::from(whole) * u128::from(i);
-        let entries = (1..=groups).map(|i| Entry {
-            at: opens + part(self.window_us, i).div_ceil(u128::from(groups)) as u64,
-            total: (part(self.n, i) / u128::from(groups)) as u64,
-        });
-        State { base: 0, entries: entries.collect() }
+        let mut full = State::default();
+        self.even(self.n, at).for_each(|(at, units)| full.push(at, units));
+        full
+    }
+
+    /// So many units, evenly over the window that ends at `at`.
+    fn even(&self, units: u64, at: u64) -> impl Iterator<Item = (u64, u64)> {
+        let groups = units.min(SPREAD);
+        let (window_us, opens) = (self.window_us, at.saturating_sub(self.window_us));
+        let part = move |whole: u64, i: u64| u128::from(whole) * u128::from(i);
+        let total = move |i| (part(units, i) / u128::from(groups)) as u64;
+        (1..=groups).map(move |i| {
+            let at = opens + part(window_us, i).div_ceil(u128::from(groups)) as u64;
+            (at, total(i) - total(i - 1))
+        })
     }
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {

@@ -129,13 +129,32 @@ impl Window {
         }
     }
 
+    /// A fixed window is opened again and full. Segments keep their counts and their phase, and what they
+    /// leave of N is spread over them.
+    pub(crate) fn drained(&self, state: &State, at: u64) -> State {
+        if self.segments == 1 {
+            return self.full(at);
+        }
+        let mut drained = state.clone();
+        self.commit(&mut drained, at, 0);
+        let used = drained.counts.iter().take(self.segments).sum::<u64>();
+        self.spread(&mut drained, self.n.saturating_sub(used));
+        drained
+    }
+
+    fn spread(&self, state: &mut State, units: u64) {
+        let segments = self.segments as u64;
+        for (i, count) in (0..segments).zip(&mut state.counts) {
+            *count += (i + 1) * units / segments - i * units / segments;
+        }
+    }
+
     /// N, spread over the window that is open at `at`.
     pub(crate) fn full(&self, at: u64) -> State {
-        let segments = self.segments as u64;
-        let share = |i: u64| (i + 1) * self.n / segments - i * self.n / segments;
-        let mut counts = (0..segments).map(share).collect::<SmallVec<[u64; 2]>>();
-        counts.resize(self.kept, 0);
-        State { start: at, tail: at, counts }
+        let mut state = State::default();
+        self.commit(&mut state, at, 0);
+        self.spread(&mut state, self.n);
+        state
     }
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {

@@ -378,7 +378,7 @@ impl Entry {
     fn drain(&mut self, part: &Part<'_>, now: u64) {
         for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
             if state.tail() <= now && !rule.is_seats() {
-                *state = rule.full(now);
+                *state = rule.drained(state, now);
             }
         }
     }

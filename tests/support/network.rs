@@ -5,6 +5,7 @@
 //! a delay is rounded up or down by chance.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use tower::{Layer, ServiceExt, service_fn};
 /// How long a request is on its way, in milliseconds.
 #[derive(Debug, Clone)]
 pub struct Way {
-    pub name: &'static str,
+    name: &'static str,
     /// What each takes, and the mean of the exponential part.
     least: Range<f64>,
     spread: f64,
@@ -76,6 +77,12 @@ fn uniform(rng: &mut Rng, range: &Range<f64>) -> f64 {
 
 fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     -mean * (1.0 - rng.f64()).ln()
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name, if self.stragglers > 0.0 { " with stragglers" } else { "" })
+    }
 }
 
 type Limited = BoxCloneSyncService<http::Request<()>, http::Response<LimitBody<Full<Bytes>>>, Infallible>;

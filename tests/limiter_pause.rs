@@ -22,7 +22,7 @@ async fn b025_an_endless_pause_is_one() {
         advance(secs(86_400)).await;
         assert!(limiter.try_acquire("k").await.is_err());
         assert!(limiter.peek("k").await.paused().is_some());
-        // Who would wait for it is refused at once, and who waits for ever is let go when it is over.
+        // Who would wait for it is refused at once.
         assert_eq!(limiter.acquire("k").await.unwrap_err().kind(), RefusedKind::Paused);
         limiter.resume("k");
         _ = limiter.acquire("k").await.unwrap();
@@ -306,4 +306,36 @@ async fn a_policy_without_limits_only_follows_pauses() {
     }
     let permit = limiter.try_acquire("k").await.unwrap();
     assert_eq!((permit.decision().limit(), permit.decision().remaining()), (None, u64::MAX));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_those_who_wait_one_probes_and_its_success_frees_the_rest() {
+    let policy = Policy::new("probing").limit("10/s burst 10").max_wait(secs(86_400));
+    let limiter: Limiter = limiter(policy);
+    limiter.observe("k", &signals(429, &[("retry-after", "36000")]));
+    let start = Instant::now();
+    let calls = (0..50).map(|_| call(&limiter, start, "k")).collect::<Vec<_>>();
+    sleep(secs(3_600) + ms(100)).await;
+    assert_eq!(limiter.waiting("k"), 49);
+    limiter.observe("k", &signals(200, &[]));
+    for (i, call) in calls.into_iter().enumerate() {
+        let at = if i == 0 { ms(0) } else { ms(100 + 100 * i as u64) };
+        assert_eq!(call.await.unwrap().unwrap(), secs(3_600) + at);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_gives_up_before_it_goes_leaves_its_turn_to_the_next() {
+    let limiter: Limiter =
+        limiter(Policy::new("gone probe").limit(bucket(secs(1), 1)).max_wait(secs(86_400)));
+    limiter.pause("k", ms(3_599_500));
+    limiter.observe("k", &signals(429, &[("retry-after", "36000")]));
+    let start = Instant::now();
+    // The operator's pause ends, and the first probe's slot is booked half a second ahead.
+    let probe = call(&limiter, start, "k");
+    let next = call(&limiter, start, "k");
+    sleep(secs(3_599)).await;
+    probe.abort();
+    assert!(next.await.unwrap().unwrap() <= secs(3_601));
+    assert!(limiter.try_acquire("k").await.is_err());
 }

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use super::caller::{Caller, Waiting};
 use super::driver::Driver;
 use super::forecast::{Forecast, Slot};
 use super::{Permit, Plan, Refused, RefusedKind};
@@ -59,34 +60,6 @@ pub(super) struct Line {
     /// Whether it has a task.
     pub(super) driven: bool,
     pub(super) turn: Arc<Notify>,
-}
-
-pub(super) struct Caller {
-    pub(super) stated: SmallVec<[(Box<str>, u64); 2]>,
-    pub(super) costs: Costs,
-    pub(super) arrived: u64,
-    /// When it was last expected to go.
-    pub(super) expected: u64,
-    /// The last instant at which it may go.
-    pub(super) deadline: u64,
-    pub(super) max_wait: Duration,
-    pub(super) state: Waiting,
-    pub(super) waker: Option<Waker>,
-}
-
-pub(super) enum Waiting {
-    InLine,
-    /// Granted at that instant.
-    Granted(Box<Permit>, u64),
-    Refused(Refused),
-    /// Did not come for the seat that it was granted; in line again when it does.
-    Absent,
-}
-
-impl Caller {
-    pub(super) fn waits(&self) -> bool {
-        matches!(self.state, Waiting::InLine | Waiting::Absent)
-    }
 }
 
 pub(super) struct Booked {

@@ -6,12 +6,17 @@
 
 mod answers;
 mod ask;
+mod caller;
+mod chain;
 mod driver;
 mod forecast;
 mod line;
+#[cfg(test)]
+mod one_hash;
 mod peek;
 mod permit;
 mod place;
+mod plan;
 mod queue;
 mod refused;
 
@@ -21,7 +26,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use smallvec::SmallVec;
 
 pub use ask::Ask;
 pub use peek::Peek;
@@ -30,26 +34,21 @@ pub use refused::{Last, Refused, RefusedKind};
 
 use answers::{Answers, Verdict};
 use place::Place;
+use plan::Plan;
 use queue::{NoPlace, Queue};
 
-use crate::algorithm::{CostFault, Costs, NEVER, Rules};
+use crate::algorithm::{Costs, NEVER, Rules};
 use crate::clock::{self, micros};
-use crate::decision::{Decision, Level};
+use crate::decision::Decision;
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Signals;
-use crate::store::{Answer, AnyStore, Outcome, Part, PartAnswer, PauseAsk, Space, Store, When};
+use crate::store::{Answer, AnyStore, PartAnswer, PauseAsk, Space, Store, When};
 
-/// `max_wait` where nothing is said.
-const MAX_WAIT: Duration = Duration::from_secs(120);
 /// The longest that a service's pause is held before one call probes it, again and again.
 const MAX_PAUSE_US: u64 = 3_600_000_000;
 
 /// What comes of an ask at once.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is taken apart where it is returned to, and a box costs more"
-)]
 enum Start {
     Go(Permit),
     Wait(Place),
@@ -102,97 +101,6 @@ impl Shared {
     #[inline]
     fn is_free(&self) -> bool {
         !self.closed.load(Ordering::Relaxed) && self.queue.is_empty()
-    }
-}
-
-/// A policy, reduced; replaced as a whole.
-struct Plan {
-    /// Tells it from those before; the first is 0.
-    id: usize,
-    policy: Arc<Policy>,
-    rules: Arc<Rules>,
-    space: Space,
-    max_wait: Duration,
-    shared: Arc<Shared>,
-}
-
-impl Plan {
-    fn new(id: usize, policy: Policy, space: Space, shared: Arc<Shared>) -> Result<Self, ConfigError> {
-        let rules = Arc::new(Rules::new(&policy)?);
-        let max_wait = policy.stated_max_wait().unwrap_or(MAX_WAIT);
-        Ok(Self { id, policy: Arc::new(policy), rules, space, max_wait, shared })
-    }
-
-    fn part<'a>(&'a self, margin: Margin, key: &'a str, costs: &'a [u64]) -> Part<'a> {
-        Part { space: self.space, rules: &self.rules, margin, key, costs }
-    }
-
-    /// A part that asks for nothing.
-    fn whole<'a>(&'a self, margin: Margin, key: &'a str) -> Part<'a> {
-        self.part(margin, key, &[])
-    }
-
-    /// How long an ask may be held back.
-    fn max_wait(&self, ask: &Ask<'_>) -> Duration {
-        ask.max_wait.map_or(self.max_wait, |max_wait| max_wait.min(self.max_wait))
-    }
-
-    /// An ask's costs by limit, if it may be asked at all.
-    fn check(&self, ask: &Ask<'_>, max_wait: Duration) -> Result<Costs, Refused> {
-        let costs = self.rules.costs(&ask.costs).map_err(|fault| self.refuse_cost(fault, max_wait))?;
-        if self.shared.closed.load(Ordering::Relaxed) {
-            return Err(self.refuse(RefusedKind::Closed, max_wait));
-        }
-        Ok(costs)
-    }
-
-    fn lets_through(&self, answer: &Answer) -> bool {
-        answer.outcome == Outcome::Granted || self.policy.is_observe_only()
-    }
-
-    /// The refusal of a call before anything was asked.
-    fn refuse(&self, kind: RefusedKind, max_wait: Duration) -> Refused {
-        let decision = Decision {
-            labels: self.rules.labels.clone(),
-            granted: false,
-            wait_us: None,
-            paused: false,
-            levels: SmallVec::new(),
-        };
-        Refused::new(kind, decision, max_wait)
-    }
-
-    fn refuse_cost(&self, fault: CostFault<'_>, max_wait: Duration) -> Refused {
-        match fault {
-            CostFault::Unknown(unit) => self.refuse(RefusedKind::UnknownUnit, max_wait).unit(unit),
-            CostFault::Missing(i) => {
-                self.refuse(RefusedKind::NoCost, max_wait).unit(&self.rules.labels.limits[i].unit)
-            }
-            CostFault::NeverFits(i) => {
-                self.refuse(RefusedKind::NeverFits, max_wait).unit(&self.rules.labels.limits[i].name)
-            }
-        }
-    }
-
-    /// The refusal that a store's answer amounts to.
-    fn refuse_answer(&self, answer: &Answer, part: &PartAnswer, max_wait: Duration) -> Refused {
-        let kind = match answer.outcome {
-            Outcome::Paused { .. } => RefusedKind::Paused,
-            _ if answer.at == NEVER => RefusedKind::NoSeat,
-            _ => RefusedKind::RateLimited,
-        };
-        Refused::new(kind, decision(self, answer, part.levels.clone()), max_wait)
-    }
-}
-
-/// The decision that one part of a store's answer amounts to.
-fn decision(plan: &Plan, answer: &Answer, levels: SmallVec<[Level; 3]>) -> Decision {
-    Decision {
-        labels: plan.rules.labels.clone(),
-        granted: answer.outcome == Outcome::Granted,
-        wait_us: (answer.at != NEVER).then(|| answer.at.saturating_sub(answer.now)),
-        paused: matches!(answer.outcome, Outcome::Paused { .. }),
-        levels,
     }
 }
 
@@ -287,7 +195,7 @@ impl Limiter {
     fn start(&self, ask: &Ask<'_>) -> Result<Start, Refused> {
         loop {
             let plan = self.core.current.load();
-            let max_wait = plan.max_wait(ask);
+            let max_wait = plan.max_wait_of(ask);
             let costs = plan.check(ask, max_wait)?;
             let holds = plan.rules.holds();
             if let Some((answer, part)) = self.ask_now(&plan, ask, &costs) {
@@ -310,82 +218,6 @@ impl Limiter {
                 Err(NoPlace::Outdated) => {}
             }
         }
-    }
-
-    /// Permits of several limiters at once, or none: decided in one step where they share a store, and in
-    /// order where something has to wait. What was taken goes back when a later one refuses. Only the last
-    /// may hold calls for long: the others' charges stand while it does.
-    ///
-    /// # Errors
-    /// The refusal of the first that refuses.
-    pub async fn acquire_all(asks: &[(&Limiter, Ask<'_>)]) -> Result<Vec<Permit>, Refused> {
-        if let Some(result) = Self::all_now(asks) {
-            return result;
-        }
-        let begun = clock::now_us();
-        let mut taken = Taken(Vec::with_capacity(asks.len()));
-        for (limiter, ask) in asks {
-            // Their waits run at the same time: each has what those before it left.
-            let passed = Duration::from_micros(clock::now_us().saturating_sub(begun));
-            let left = limiter.core.current.load().max_wait(ask).saturating_sub(passed);
-            taken.0.push(limiter.acquire(ask.clone().max_wait(left)).await?);
-        }
-        Ok(std::mem::take(&mut taken.0))
-    }
-
-    /// The answer in one step, where there can be one.
-    fn all_now(asks: &[(&Limiter, Ask<'_>)]) -> Option<Result<Vec<Permit>, Refused>> {
-        let plans = asks
-            .iter()
-            .map(|(limiter, _)| limiter.core.current.load_full())
-            .collect::<SmallVec<[Arc<Plan>; 4]>>();
-        let mut costs = SmallVec::<[Costs; 4]>::new();
-        let mut may_wait = false;
-        for (plan, (_, ask)) in plans.iter().zip(asks) {
-            let max_wait = plan.max_wait(ask);
-            match plan.check(ask, max_wait) {
-                Ok(cost) => costs.push(cost),
-                Err(refused) => return Some(Err(refused)),
-            }
-            may_wait |= !max_wait.is_zero() || plan.rules.holds();
-        }
-        let parts = plans
-            .iter()
-            .zip(asks)
-            .zip(&costs)
-            .map(|((plan, (limiter, ask)), costs)| plan.part(limiter.margin, ask.key, costs));
-        let parts = parts.collect::<SmallVec<[Part<'_>; 4]>>();
-        let store = &asks.first()?.0.core.shared.store;
-        let one_store = plans.iter().all(|plan| Arc::ptr_eq(store, &plan.shared.store));
-        // Two parts of one budget cannot be asked about side by side.
-        let apart = parts
-            .iter()
-            .enumerate()
-            .all(|(i, part)| parts[..i].iter().all(|other| other.space != part.space));
-        let observed = plans.iter().any(|plan| plan.policy.is_observe_only());
-        let waiters = parts
-            .iter()
-            .zip(asks)
-            .any(|(part, (limiter, _))| limiter.core.shared.queue.is_ahead(part, &**store));
-        if !one_store || !apart || observed || waiters {
-            return None;
-        }
-        let mut answer = store.decide(&parts, When::NOW);
-        let answers = std::mem::take(&mut answer.parts);
-        if answer.outcome == Outcome::Granted {
-            let permits = plans.iter().zip(asks).zip(costs.iter().zip(answers)).map(
-                |((plan, (limiter, _)), (costs, part))| {
-                    Permit::of(plan.clone(), limiter.margin, costs.clone(), &answer, part)
-                },
-            );
-            return Some(Ok(permits.collect()));
-        }
-        if may_wait {
-            return None;
-        }
-        let longest = |part: &PartAnswer| part.levels.iter().map(|level| level.wait_us).max();
-        let (i, part) = answers.iter().enumerate().max_by_key(|(i, part)| (longest(part), usize::MAX - i))?;
-        Some(Err(plans[i].refuse_answer(&answer, part, Duration::ZERO)))
     }
 
     /// How a key stands. Changes nothing.
@@ -481,15 +313,6 @@ impl Limiter {
     pub fn waiting(&self, key: &str) -> usize {
         let plan = self.core.current.load();
         self.core.shared.queue.waiting(&plan.whole(self.margin, key), &*self.core.shared.store)
-    }
-}
-
-/// Permits of a chain that is not complete: when one refuses, or the caller gives up, all go back.
-struct Taken(Vec<Permit>);
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.0.drain(..).for_each(Permit::undo);
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Plan, decision};
+use super::Plan;
 use crate::algorithm::{Costs, State};
 use crate::decision::Decision;
 use crate::limit::Margin;
@@ -69,7 +69,7 @@ impl Permit {
             ahead_us: answer.at.saturating_sub(answer.now),
             waited_us: 0,
             before: part.before,
-            observed: (!charged).then(|| decision(&plan, answer, part.levels)),
+            observed: (!charged).then(|| plan.decision(answer, part.levels)),
         };
         let grant = Grant { now: answer.now, ticket: part.ticket, marks: part.marks };
         Self { plan, margin, charged, costs: Mutex::new(costs), grant, later: Some(Box::new(later)) }

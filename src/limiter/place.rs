@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::line::Waiting;
+use super::caller::Waiting;
 use super::{Permit, Plan, Refused};
 use crate::clock;
 
@@ -96,5 +96,32 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.plan.shared.queue.leave(self.hash, self.seq);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use crate::limiter::Limiter;
+    use crate::policy::Policy;
+    use crate::store::Local;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_goes_leaves_no_line_behind() {
+        let policy = Policy::new("left behind").limit("1 at once").limit("10/s burst 1");
+        let limiter = Limiter::new(policy, Local::new()).unwrap();
+        let seat = limiter.acquire("k").await.unwrap();
+        let mut waits = Box::pin(limiter.acquire("k"));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(seat);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(limiter.waiting("k"), 0, "it was granted, and has not come for it");
+        drop(waits);
+        assert!(limiter.core.shared.queue.is_empty());
+        assert_eq!(limiter.peek("k").await.limit("at-once").unwrap().remaining(), 1);
+        assert_eq!(limiter.peek("k").await.limit("requests/s").unwrap().remaining(), 1);
     }
 }

@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::line::{Booked, Caller, Line, Step, Waiting, Wakers};
+use super::caller::{Caller, Waiting};
+use super::line::{Booked, Line, Step, Wakers};
 use super::place::Place;
 use super::{Ask, Plan, Refused, RefusedKind};
 use crate::algorithm::Costs;
@@ -81,6 +82,12 @@ impl Queue {
     /// Callers that wait for a key.
     pub(super) fn waiting(&self, part: &Part<'_>, store: &dyn Store) -> usize {
         self.lines.lock().of(store.hash(part), part.key).map(|line| line.waiting()).sum()
+    }
+
+    /// Whether it holds no line at all.
+    #[cfg(test)]
+    pub(super) fn has_no_line(&self) -> bool {
+        self.lines.lock().by_hash.is_empty()
     }
 
     /// Takes a place at the end of the line, if the caller can make it from there.
@@ -385,8 +392,13 @@ impl Lines {
 
     /// Takes back everything that is booked ahead under a key; its lines have to have a turn.
     fn unbook(&mut self, hash: u64, key: &str) {
-        let mut booked = self.of(hash, key).filter_map(|line| line.booked.take()).collect();
+        let mut booked = self.of(hash, key).filter_map(|line| line.booked.take()).collect::<Vec<_>>();
+        let shared = booked.iter().any(|booked| booked.permit.ticket().shared);
         take_back(&mut booked);
+        if shared {
+            // Other keys wait for the same seats.
+            self.by_hash.values_mut().flatten().for_each(|line| line.turn.notify_one());
+        }
     }
 
     /// Grants what is due in a line, and books its next. Until when nothing more happens; `None` if nobody is

@@ -15,20 +15,19 @@ use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::entry::{Entry, Pause, decide};
 use super::{
-    Answer, AnyStore, Charge, Forecast, Grant, Marks, Outcome, Part, PartAnswer, PauseAsk, Space, Standing,
-    Store, Ticket, When,
+    Answer, AnyStore, Charge, Forecast, Grant, Part, PauseAsk, Space, Standing, Store, Ticket, When, names,
 };
-use crate::algorithm::{Joint, Mark, NEVER, Rules, State, Used, joint_earliest};
+use crate::algorithm::{Mark, NEVER, Rules, State, Used};
 use crate::clock;
-use crate::decision::Level;
 use crate::limit::MAX_EXACT;
 
 /// Shards of the table: enough that threads rarely meet, few enough to be cheap to hold.
 const SHARDS: usize = 64;
 /// Slots of a shard that a new key looks through for keys to forget, and those while the table is full.
 const TIDY: usize = 4;
-const TIDY_FULL: usize = 64;
+const TIDY_FULL: usize = 8;
 
 /// The in-process store. Cheap to clone; clones share their state.
 ///
@@ -56,22 +55,6 @@ struct Shard {
     hand: usize,
 }
 
-/// One key of one policy.
-#[derive(Debug)]
-struct Entry {
-    /// `None` for the overflow key.
-    key: Option<Box<str>>,
-    space: Space,
-    hash: u64,
-    id: u64,
-    /// The rules under which the states were written.
-    rules: Arc<Rules>,
-    states: SmallVec<[State; 1]>,
-    pause: Option<Box<Pause>>,
-    /// Permits out on which something rides.
-    permits: u32,
-}
-
 /// Where a budget is.
 struct Home<'a> {
     space: Space,
@@ -83,31 +66,6 @@ struct Home<'a> {
 impl Home<'_> {
     fn is(&self, entry: &Entry) -> bool {
         entry.space == self.space && entry.key.as_deref() == self.key
-    }
-}
-
-/// The key's last pause. It outlives its end by one budget, for until then the drain can be told.
-#[derive(Debug, Default, Clone, Copy)]
-struct Pause {
-    until: u64,
-    /// When one call may go although the pause is not over, how long after it the next one may, and when
-    /// the last one went: 0 if none did.
-    probe_at: u64,
-    probe_every: u64,
-    probed: u64,
-    /// The end of the pause before, if it has come: the budgets were empty then.
-    drained: u64,
-}
-
-impl Pause {
-    /// The end of the pause, while it lasts.
-    fn holds(&self, now: u64) -> Option<u64> {
-        (now < self.until).then_some(self.until)
-    }
-
-    /// The last instant, up to `now`, at which the budgets count as used up.
-    fn drained_by(&self, now: u64) -> u64 {
-        if self.until <= now { self.drained.max(self.until) } else { self.drained }
     }
 }
 
@@ -131,9 +89,9 @@ impl Local {
         Self::default()
     }
 
-    /// The most keys kept; by default no bound, and 100,000 once a server's layer uses the store. When as many
-    /// keys are limited, new keys share one overflow budget for each policy until some are forgotten; a key
-    /// that is limited is never given a fresh budget to make room.
+    /// The most keys kept; by default no bound, and 100,000 where a server's layer is the first to use the
+    /// store. When as many keys are limited, new keys share one overflow budget for each policy until some
+    /// are forgotten; a key that is limited is never given a fresh budget to make room.
     pub fn max_keys(self, keys: usize) -> Self {
         self.0.max_keys.store(keys, Ordering::Relaxed);
         self
@@ -254,6 +212,7 @@ impl Table {
             rules: rules.clone(),
             pause: None,
             permits: 0,
+            gone: None,
         })
     }
 
@@ -331,161 +290,6 @@ impl Shard {
     }
 }
 
-impl Entry {
-    fn ticket(&self) -> Ticket {
-        Ticket { hash: self.hash, id: self.id, shared: self.key.is_none() }
-    }
-
-    fn adopt(&mut self, rules: &Arc<Rules>, now: u64) {
-        if !Arc::ptr_eq(&self.rules, rules) {
-            self.states = rules.adopt(&self.rules, &self.states, now);
-            self.rules = rules.clone();
-        }
-    }
-
-    fn is_fresh(&self, now: u64) -> bool {
-        let rules = self.rules.of(crate::limit::Margin::Default);
-        self.permits == 0
-            && self.pause.as_ref().is_none_or(|pause| pause.is_over(now, self.rules.budget_us()))
-            && rules.iter().zip(&self.states).all(|(rule, state)| rule.is_fresh(state, now))
-    }
-
-    /// The states as a reader at `now` must take them.
-    fn refresh(&mut self, part: &Part<'_>, now: u64) {
-        let drained = match &self.pause {
-            Some(pause) if pause.is_over(now, self.rules.budget_us()) => {
-                self.pause = None;
-                0
-            }
-            Some(pause) => pause.drained_by(now),
-            None => 0,
-        };
-        for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
-            rule.read(state, now, drained);
-        }
-    }
-
-    fn charge(&mut self, part: &Part<'_>, at: u64, marks: &mut Marks) {
-        for ((rule, state), cost) in part.rules.of(part.margin).iter().zip(&mut self.states).zip(part.costs) {
-            marks.push(if *cost > 0 { rule.commit(state, at, *cost) } else { rule.mark(state, at) });
-        }
-        if part.rules.rides {
-            self.permits += 1;
-        }
-    }
-
-    /// Empties all that is not booked ahead, as of now.
-    fn drain(&mut self, part: &Part<'_>, now: u64) {
-        for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
-            if state.tail() <= now && !rule.is_seats() {
-                *state = rule.drained(state, now);
-            }
-        }
-    }
-
-    fn levels(&self, part: &Part<'_>, now: u64) -> SmallVec<[Level; 3]> {
-        let rules = part.rules.of(part.margin);
-        rules.iter().zip(&self.states).map(|(rule, state)| rule.level(state, now)).collect()
-    }
-
-    /// What a caller finds from `from` on.
-    fn states_from(&self, part: &Part<'_>, from: u64) -> SmallVec<[State; 3]> {
-        let drained = self.pause.as_ref().map_or(0, |pause| pause.drained_by(from));
-        let rules = part.rules.of(part.margin);
-        let read = rules.iter().zip(&self.states).map(|(rule, state)| {
-            let mut state = state.clone();
-            rule.read(&mut state, from, drained);
-            state
-        });
-        read.collect()
-    }
-}
-
-impl Pause {
-    /// Whether neither the pause nor its drain can be told any more.
-    fn is_over(&self, now: u64, budget_us: u64) -> bool {
-        now >= self.until.max(self.drained).saturating_add(budget_us)
-    }
-}
-
-/// The decision itself, over entries that are locked.
-fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, when: When) -> Answer {
-    let from = when.from.unwrap_or(now);
-    let latest = when.latest.unwrap_or(from);
-    if let Some(paused) = paused(parts, entries, now) {
-        return paused;
-    }
-    // From here on the key is open, or the call is its pause's probe.
-    for (part, entry) in parts.iter().zip(entries.iter_mut()) {
-        entry.refresh(part, now);
-    }
-    let joint = {
-        let asked = parts.iter().zip(entries.iter()).flat_map(|(part, entry)| {
-            let rules = part.rules.of(part.margin).iter();
-            rules.zip(&entry.states).zip(part.costs).map(|((rule, state), cost)| (rule, state, *cost))
-        });
-        joint_earliest(asked, from)
-    };
-    let (at, granted) = match joint {
-        Joint::Agreed(at) => (at, at <= latest),
-        Joint::NotBefore(at) => (at, false),
-    };
-    let answers = parts.iter().zip(entries.iter_mut()).map(|(part, entry)| {
-        let mut answer = PartAnswer { ticket: entry.ticket(), ..PartAnswer::default() };
-        let rules = part.rules.of(part.margin);
-        if granted {
-            if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.holds(now).is_some()) {
-                (pause.probed, pause.probe_at) = (at, at.saturating_add(pause.probe_every));
-            }
-            if when.from.is_some() {
-                answer.before =
-                    Some(rules.iter().zip(&entry.states).map(|(rule, state)| rule.before(state)).collect());
-            }
-            entry.charge(part, at, &mut answer.marks);
-        } else {
-            answer.levels = entry.levels(part, now);
-            for (((rule, state), cost), level) in
-                rules.iter().zip(&entry.states).zip(part.costs).zip(&mut answer.levels)
-            {
-                if *cost > 0 {
-                    let fits = rule.earliest(state, from, *cost);
-                    level.wait_us = if fits == NEVER { NEVER } else { fits.saturating_sub(now) };
-                }
-            }
-        }
-        answer
-    });
-    let parts = answers.collect();
-    Answer { now, at, outcome: if granted { Outcome::Granted } else { Outcome::Refused }, parts }
-}
-
-/// The answer of a paused key, or none if the call may be asked about: no key is paused, or it is the probe.
-fn paused(parts: &[Part<'_>], entries: &[&mut Entry], now: u64) -> Option<Answer> {
-    let holding = |entry: &&mut Entry| entry.pause.as_deref().copied().filter(|pause| now < pause.until);
-    let until = entries.iter().filter_map(holding).map(|pause| pause.until).max()?;
-    let ask_again = entries.iter().filter_map(holding).map(|pause| pause.probe_at.min(pause.until)).max()?;
-    if ask_again <= now {
-        return None;
-    }
-    // From the end of the pause on: budgets last booked before it are used up then.
-    let states = parts.iter().zip(entries.iter()).map(|(part, entry)| entry.states_from(part, until));
-    let states = states.collect::<SmallVec<[SmallVec<[State; 3]>; 1]>>();
-    let asked = parts.iter().zip(&states).flat_map(|(part, states)| {
-        let rules = part.rules.of(part.margin).iter();
-        let timed = rules.zip(states).zip(part.costs).filter(|((rule, _), _)| !rule.is_seats());
-        timed.map(|((rule, state), cost)| (rule, state, *cost))
-    });
-    let (Joint::Agreed(at) | Joint::NotBefore(at)) = joint_earliest(asked, until);
-    let answers = parts.iter().zip(entries.iter()).map(|(part, entry)| {
-        let mut levels = entry.levels(part, now);
-        for level in &mut levels {
-            level.wait_us = at - now;
-        }
-        PartAnswer { ticket: entry.ticket(), levels, ..PartAnswer::default() }
-    });
-    Some(Answer { now, at, outcome: Outcome::Paused { ask_again }, parts: answers.collect() })
-}
-
 impl Store for Table {
     fn open(&self, policy: &str) -> Space {
         let mut spaces = self.spaces.lock();
@@ -494,11 +298,6 @@ impl Store for Table {
         drop(spaces);
         names::open(policy, std::ptr::from_ref(self).addr());
         space
-    }
-
-    fn bound_keys(&self, keys: usize) {
-        // Only if nobody stated a bound.
-        _ = self.max_keys.compare_exchange(usize::MAX, keys, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     fn leave(&self, space: Space) {
@@ -669,68 +468,5 @@ impl Store for Table {
             }
             None => Forecast { now, from: now, states: part.rules.fresh().into_iter().collect() },
         })
-    }
-}
-
-impl Entry {
-    /// Frees the seats that a charge took.
-    fn free_seats(&mut self, charge: &Charge<'_>) {
-        for (label, cost) in charge.rules.labels.limits.iter().zip(charge.costs) {
-            let same = self.rules.labels.limits.iter().position(|other| other.name == label.name);
-            if let Some(State::Seats(seats)) = same.and_then(|i| self.states.get_mut(i)) {
-                seats.in_use = seats.in_use.saturating_sub(*cost);
-            }
-        }
-    }
-
-    /// Ends a permit.
-    fn release(&mut self, charge: &Charge<'_>) {
-        self.free_seats(charge);
-        if charge.rules.rides {
-            self.permits = self.permits.saturating_sub(1);
-        }
-    }
-}
-
-/// The policy names in use in this process. Two limiters of one name that do not share a store let each
-/// number through twice, which looks exactly like a limiter that works.
-mod names {
-    use std::collections::HashMap;
-    use std::sync::LazyLock;
-
-    use parking_lot::Mutex;
-
-    #[derive(Default)]
-    struct InUse {
-        /// The store of each limiter.
-        stores: Vec<usize>,
-        warned: bool,
-    }
-
-    static NAMES: LazyLock<Mutex<HashMap<Box<str>, InUse>>> = LazyLock::new(Mutex::default);
-
-    pub(super) fn open(policy: &str, store: usize) {
-        let mut names = NAMES.lock();
-        let in_use = names.entry(policy.into()).or_default();
-        let apart = in_use.stores.iter().any(|other| *other != store);
-        in_use.stores.push(store);
-        if apart && !std::mem::replace(&mut in_use.warned, true) {
-            drop(names);
-            tracing::warn!(
-                policy,
-                "two limiters of one policy name with stores of their own: each lets its whole budget through"
-            );
-        }
-    }
-
-    pub(super) fn leave(policy: &str, store: usize) {
-        let mut names = NAMES.lock();
-        let Some(in_use) = names.get_mut(policy) else { return };
-        if let Some(i) = in_use.stores.iter().position(|other| *other == store) {
-            in_use.stores.swap_remove(i);
-        }
-        if in_use.stores.is_empty() {
-            names.remove(policy);
-        }
     }
 }

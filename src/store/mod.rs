@@ -4,7 +4,9 @@
 //! chain of policies, or nothing. Time is read inside that step, so that two callers cannot be decided in
 //! the wrong order.
 
+mod entry;
 mod local;
+mod names;
 
 use std::sync::Arc;
 

@@ -1,0 +1,115 @@
+//! A policy, reduced, with what it takes to decide by it and to say why not.
+//!
+//! Replaced as a whole when the policy changes; a permit keeps the one that it was given under.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{Ask, Refused, RefusedKind, Shared};
+use crate::algorithm::{CostFault, Costs, NEVER, Rules};
+use crate::decision::{Decision, Level};
+use crate::limit::Margin;
+use crate::policy::{ConfigError, Policy};
+use crate::store::{Answer, Outcome, Part, PartAnswer, Space};
+
+/// `max_wait` where nothing is said.
+const MAX_WAIT: Duration = Duration::from_secs(120);
+
+/// A policy, reduced; replaced as a whole.
+pub(super) struct Plan {
+    /// Tells it from those before; the first is 0.
+    pub(super) id: usize,
+    pub(super) policy: Arc<Policy>,
+    pub(super) rules: Arc<Rules>,
+    pub(super) space: Space,
+    pub(super) max_wait: Duration,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Plan {
+    pub(super) fn new(
+        id: usize,
+        policy: Policy,
+        space: Space,
+        shared: Arc<Shared>,
+    ) -> Result<Self, ConfigError> {
+        let rules = Arc::new(Rules::new(&policy)?);
+        let max_wait = policy.stated_max_wait().unwrap_or(MAX_WAIT);
+        Ok(Self { id, policy: Arc::new(policy), rules, space, max_wait, shared })
+    }
+
+    pub(super) fn part<'a>(&'a self, margin: Margin, key: &'a str, costs: &'a [u64]) -> Part<'a> {
+        Part { space: self.space, rules: &self.rules, margin, key, costs }
+    }
+
+    /// A part that asks for nothing.
+    pub(super) fn whole<'a>(&'a self, margin: Margin, key: &'a str) -> Part<'a> {
+        self.part(margin, key, &[])
+    }
+
+    /// How long an ask may be held back.
+    pub(super) fn max_wait_of(&self, ask: &Ask<'_>) -> Duration {
+        ask.max_wait.map_or(self.max_wait, |max_wait| max_wait.min(self.max_wait))
+    }
+
+    /// An ask's costs by limit, if it may be asked at all.
+    pub(super) fn check(&self, ask: &Ask<'_>, max_wait: Duration) -> Result<Costs, Refused> {
+        let costs = self.rules.costs(&ask.costs).map_err(|fault| self.refuse_cost(fault, max_wait))?;
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(self.refuse(RefusedKind::Closed, max_wait));
+        }
+        Ok(costs)
+    }
+
+    pub(super) fn lets_through(&self, answer: &Answer) -> bool {
+        answer.outcome == Outcome::Granted || self.policy.is_observe_only()
+    }
+
+    /// The refusal of a call before anything was asked.
+    pub(super) fn refuse(&self, kind: RefusedKind, max_wait: Duration) -> Refused {
+        let decision = Decision {
+            labels: self.rules.labels.clone(),
+            granted: false,
+            wait_us: None,
+            paused: false,
+            levels: SmallVec::new(),
+        };
+        Refused::new(kind, decision, max_wait)
+    }
+
+    pub(super) fn refuse_cost(&self, fault: CostFault<'_>, max_wait: Duration) -> Refused {
+        match fault {
+            CostFault::Unknown(unit) => self.refuse(RefusedKind::UnknownUnit, max_wait).unit(unit),
+            CostFault::Missing(i) => {
+                self.refuse(RefusedKind::NoCost, max_wait).unit(&self.rules.labels.limits[i].unit)
+            }
+            CostFault::NeverFits(i) => {
+                self.refuse(RefusedKind::NeverFits, max_wait).unit(&self.rules.labels.limits[i].name)
+            }
+        }
+    }
+
+    /// The refusal that a store's answer amounts to.
+    pub(super) fn refuse_answer(&self, answer: &Answer, part: &PartAnswer, max_wait: Duration) -> Refused {
+        let kind = match answer.outcome {
+            Outcome::Paused { .. } => RefusedKind::Paused,
+            _ if answer.at == NEVER => RefusedKind::NoSeat,
+            _ => RefusedKind::RateLimited,
+        };
+        Refused::new(kind, self.decision(answer, part.levels.clone()), max_wait)
+    }
+
+    /// The decision that one part of a store's answer amounts to.
+    pub(super) fn decision(&self, answer: &Answer, levels: SmallVec<[Level; 3]>) -> Decision {
+        Decision {
+            labels: self.rules.labels.clone(),
+            granted: answer.outcome == Outcome::Granted,
+            wait_us: (answer.at != NEVER).then(|| answer.at.saturating_sub(answer.now)),
+            paused: matches!(answer.outcome, Outcome::Paused { .. }),
+            levels,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! One key of the in-process store: its states, its pause, and the decision over them.
+//!
+//! Everything here happens under the lock of the entry's shard, at an instant that was read under it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Answer, Charge, Marks, Outcome, Part, PartAnswer, Space, Ticket, When};
+use crate::algorithm::{Joint, NEVER, Rules, State, joint_earliest};
+use crate::decision::Level;
+
+/// One key of one policy.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// `None` for the overflow key.
+    pub(super) key: Option<Box<str>>,
+    pub(super) space: Space,
+    pub(super) hash: u64,
+    pub(super) id: u64,
+    /// The rules under which the states were written.
+    pub(super) rules: Arc<Rules>,
+    pub(super) states: SmallVec<[State; 1]>,
+    pub(super) pause: Option<Box<Pause>>,
+    /// Permits out on which something rides.
+    pub(super) permits: u32,
+    pub(super) gone: Option<Box<GoneSeats>>,
+}
+
+/// Seats that are out under limits that the policy has no more, by the limit's name. Should one come back, they
+/// count.
+#[derive(Debug, Default)]
+pub(super) struct GoneSeats(Vec<(Box<str>, u64)>);
+
+/// The key's last pause. It outlives its end by one budget, for until then the drain can be told.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Pause {
+    pub(super) until: u64,
+    /// When one call may go although the pause is not over, how long after it the next one may, and when
+    /// the last one went: 0 if none did.
+    pub(super) probe_at: u64,
+    pub(super) probe_every: u64,
+    pub(super) probed: u64,
+    /// The end of the pause before, if it has come: the budgets were empty then.
+    pub(super) drained: u64,
+}
+
+impl Pause {
+    /// The end of the pause, while it lasts.
+    pub(super) fn holds(&self, now: u64) -> Option<u64> {
+        (now < self.until).then_some(self.until)
+    }
+
+    /// The last instant, up to `now`, at which the budgets count as used up.
+    pub(super) fn drained_by(&self, now: u64) -> u64 {
+        if self.until <= now { self.drained.max(self.until) } else { self.drained }
+    }
+}
+
+impl Entry {
+    pub(super) fn ticket(&self) -> Ticket {
+        Ticket { hash: self.hash, id: self.id, shared: self.key.is_none() }
+    }
+
+    pub(super) fn adopt(&mut self, rules: &Arc<Rules>, now: u64) {
+        if Arc::ptr_eq(&self.rules, rules) {
+            return;
+        }
+        let states = rules.adopt(&self.rules, &self.states, now);
+        let old = std::mem::replace(&mut self.rules, rules.clone());
+        for (label, state) in old.labels.limits.iter().zip(std::mem::replace(&mut self.states, states)) {
+            let is_gone = rules.labels.limits.iter().all(|kept| kept.name != label.name);
+            if let State::Seats(seats) = state
+                && seats.in_use > 0
+                && is_gone
+            {
+                self.gone.get_or_insert_default().0.push((label.name.clone(), seats.in_use));
+            }
+        }
+        let Some(gone) = &mut self.gone else { return };
+        for (label, state) in rules.labels.limits.iter().zip(&mut self.states) {
+            if let State::Seats(seats) = state
+                && let Some(i) = gone.0.iter().position(|(name, _)| *name == label.name)
+            {
+                seats.in_use += gone.0.swap_remove(i).1;
+            }
+        }
+        self.gone.take_if(|gone| gone.0.is_empty());
+    }
+
+    pub(super) fn is_fresh(&self, now: u64) -> bool {
+        let rules = self.rules.of(crate::limit::Margin::Default);
+        self.permits == 0
+            && self.pause.as_ref().is_none_or(|pause| pause.is_over(now, self.rules.budget_us()))
+            && rules.iter().zip(&self.states).all(|(rule, state)| rule.is_fresh(state, now))
+    }
+
+    /// The states as a reader at `now` must take them.
+    pub(super) fn refresh(&mut self, part: &Part<'_>, now: u64) {
+        let drained = match &self.pause {
+            Some(pause) if pause.is_over(now, self.rules.budget_us()) => {
+                self.pause = None;
+                0
+            }
+            Some(pause) => pause.drained_by(now),
+            None => 0,
+        };
+        for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
+            rule.read(state, now, drained);
+        }
+    }
+
+    /// Charges what a part asks for at `at`.
+    pub(super) fn charge(&mut self, part: &Part<'_>, at: u64, marks: &mut Marks) {
+        for ((rule, state), cost) in part.rules.of(part.margin).iter().zip(&mut self.states).zip(part.costs) {
+            marks.push(if *cost > 0 { rule.commit(state, at, *cost) } else { rule.mark(state, at) });
+        }
+        if part.rules.rides {
+            self.permits += 1;
+        }
+    }
+
+    /// Empties all that is not booked ahead, as of now.
+    pub(super) fn drain(&mut self, part: &Part<'_>, now: u64) {
+        for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
+            if state.tail() <= now && !rule.is_seats() {
+                *state = rule.drained(state, now);
+            }
+        }
+    }
+
+    pub(super) fn levels(&self, part: &Part<'_>, now: u64) -> SmallVec<[Level; 3]> {
+        let rules = part.rules.of(part.margin);
+        rules.iter().zip(&self.states).map(|(rule, state)| rule.level(state, now)).collect()
+    }
+
+    /// What a caller finds from `from` on.
+    pub(super) fn states_from(&self, part: &Part<'_>, from: u64) -> SmallVec<[State; 3]> {
+        let drained = self.pause.as_ref().map_or(0, |pause| pause.drained_by(from));
+        let rules = part.rules.of(part.margin);
+        let read = rules.iter().zip(&self.states).map(|(rule, state)| {
+            let mut state = state.clone();
+            rule.read(&mut state, from, drained);
+            state
+        });
+        read.collect()
+    }
+}
+
+impl Pause {
+    /// Whether neither the pause nor its drain can be told any more.
+    pub(super) fn is_over(&self, now: u64, budget_us: u64) -> bool {
+        now >= self.until.max(self.drained).saturating_add(budget_us)
+    }
+}
+
+/// The decision itself, over entries that are locked.
+pub(super) fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, when: When) -> Answer {
+    let from = when.from.unwrap_or(now);
+    let latest = when.latest.unwrap_or(from);
+    if let Some(paused) = paused(parts, entries, now) {
+        return paused;
+    }
+    // From here on the key is open, or the call is its pause's probe.
+    for (part, entry) in parts.iter().zip(entries.iter_mut()) {
+        entry.refresh(part, now);
+    }
+    let joint = {
+        let asked = parts.iter().zip(entries.iter()).flat_map(|(part, entry)| {
+            let rules = part.rules.of(part.margin).iter();
+            rules.zip(&entry.states).zip(part.costs).map(|((rule, state), cost)| (rule, state, *cost))
+        });
+        joint_earliest(asked, from)
+    };
+    let (at, granted) = match joint {
+        Joint::Agreed(at) => (at, at <= latest),
+        Joint::NotBefore(at) => (at, false),
+    };
+    let answers = parts.iter().zip(entries.iter_mut()).map(|(part, entry)| {
+        let mut answer = PartAnswer { ticket: entry.ticket(), ..PartAnswer::default() };
+        let rules = part.rules.of(part.margin);
+        if granted {
+            if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.holds(now).is_some()) {
+                (pause.probed, pause.probe_at) = (at, at.saturating_add(pause.probe_every));
+            }
+            if when.from.is_some() {
+                answer.before =
+                    Some(rules.iter().zip(&entry.states).map(|(rule, state)| rule.before(state)).collect());
+            }
+            entry.charge(part, at, &mut answer.marks);
+        } else {
+            answer.levels = entry.levels(part, now);
+            for (((rule, state), cost), level) in
+                rules.iter().zip(&entry.states).zip(part.costs).zip(&mut answer.levels)
+            {
+                if *cost > 0 {
+                    let fits = rule.earliest(state, from, *cost);
+                    level.wait_us = if fits == NEVER { NEVER } else { fits.saturating_sub(now) };
+                }
+            }
+        }
+        answer
+    });
+    let parts = answers.collect();
+    Answer { now, at, outcome: if granted { Outcome::Granted } else { Outcome::Refused }, parts }
+}
+
+/// The answer of a paused key, or none if the call may be asked about: no key is paused, or it is the probe.
+fn paused(parts: &[Part<'_>], entries: &[&mut Entry], now: u64) -> Option<Answer> {
+    let holding = |entry: &&mut Entry| entry.pause.as_deref().copied().filter(|pause| now < pause.until);
+    let until = entries.iter().filter_map(holding).map(|pause| pause.until).max()?;
+    let ask_again = entries.iter().filter_map(holding).map(|pause| pause.probe_at.min(pause.until)).max()?;
+    if ask_again <= now {
+        return None;
+    }
+    // From the end of the pause on: budgets last booked before it are used up then.
+    let states = parts.iter().zip(entries.iter()).map(|(part, entry)| entry.states_from(part, until));
+    let states = states.collect::<SmallVec<[SmallVec<[State; 3]>; 1]>>();
+    let asked = parts.iter().zip(&states).flat_map(|(part, states)| {
+        let rules = part.rules.of(part.margin).iter();
+        let timed = rules.zip(states).zip(part.costs).filter(|((rule, _), _)| !rule.is_seats());
+        timed.map(|((rule, state), cost)| (rule, state, *cost))
+    });
+    let (Joint::Agreed(at) | Joint::NotBefore(at)) = joint_earliest(asked, until);
+    let answers = parts.iter().zip(entries.iter()).map(|(part, entry)| {
+        let mut levels = entry.levels(part, now);
+        for level in &mut levels {
+            level.wait_us = at - now;
+        }
+        PartAnswer { ticket: entry.ticket(), levels, ..PartAnswer::default() }
+    });
+    Some(Answer { now, at, outcome: Outcome::Paused { ask_again }, parts: answers.collect() })
+}
+
+impl Entry {
+    /// Frees the seats that a charge took.
+    pub(super) fn free_seats(&mut self, charge: &Charge<'_>) {
+        for (label, cost) in charge.rules.labels.limits.iter().zip(charge.costs) {
+            let same = self.rules.labels.limits.iter().position(|other| other.name == label.name);
+            if let Some(i) = same {
+                if let State::Seats(seats) = &mut self.states[i] {
+                    seats.in_use = seats.in_use.saturating_sub(*cost);
+                }
+            } else if let Some(gone) = &mut self.gone
+                && let Some((_, in_use)) = gone.0.iter_mut().find(|(name, _)| *name == label.name)
+            {
+                *in_use = in_use.saturating_sub(*cost);
+            }
+        }
+    }
+
+    /// Ends a permit.
+    pub(super) fn release(&mut self, charge: &Charge<'_>) {
+        self.free_seats(charge);
+        if charge.rules.rides {
+            self.permits = self.permits.saturating_sub(1);
+        }
+    }
+}

@@ -278,7 +278,7 @@ async fn endless(policy: Policy) -> (Open, Limited) {
 async fn b104_the_servers_gauge_stays_inside_the_cap_with_retries() {
     let failures = Arc::new(AtomicUsize::new(0));
     let server = Limited::serving(Policy::new("server").limit("100 at once"), move |_| {
-        let fails = failures.fetch_add(1, Ordering::SeqCst) % 2 == 0;
+        let fails = failures.fetch_add(1, Ordering::SeqCst).is_multiple_of(2);
         async move {
             tokio::time::sleep(Duration::from_millis(20)).await;
             answer(if fails { 500 } else { 200 })

@@ -76,6 +76,37 @@ proptest! {
     }
 
     #[test]
+    fn what_a_service_empties_is_empty_and_never_looser_than_before(seed: u64) {
+        let mut rng = Rng::with_seed(seed);
+        for kind in 0..KINDS {
+            let mut subject = Subject::new(&mut rng, kind);
+            let mut now = START;
+            for _ in 0..24 {
+                now += some_step(&mut rng, subject.period_us);
+                if rng.u8(0..4) == 0 {
+                    let (rule, before) = (&subject.rule, &subject.state);
+                    let at = now.max(before.tail());
+                    let drained = rule.drained(before, at);
+                    prop_assert_eq!(drained.tail(), at);
+                    prop_assert!(rule.earliest(&drained, at, 1) > at, "{:?} {:?}", rule, &drained);
+                    let later = at + some_step(&mut rng, subject.period_us);
+                    let cost = some_cost(&mut rng, rule.most());
+                    let (was, is) = (rule.earliest(before, later, cost), rule.earliest(&drained, later, cost));
+                    prop_assert!(is >= was, "{:?}: {} before {}: {:?} of {:?}", rule, is, was, &drained, before);
+                    prop_assert!(is <= later + patience_us(rule), "{:?} {:?}", rule, &drained);
+                    subject.state = drained;
+                }
+                let cost = some_cost(&mut rng, subject.rule.most());
+                let at = subject.rule.earliest(&subject.state, now, cost);
+                if at <= now + AHEAD_US {
+                    // A drain may open a window, of which the ledger would not know.
+                    subject.rule.commit(&mut subject.state, at, cost);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_clock_that_steps_back_locks_nothing_and_mints_nothing(seed: u64) {
         let mut rng = Rng::with_seed(seed);
         for kind in 0..KINDS {

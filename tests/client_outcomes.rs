@@ -135,6 +135,34 @@ async fn b074_waits_in_bodies_count_where_they_are_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refusals_in_the_body_of_a_200_are_read_where_the_profile_has_them() {
+    for (profile, refusal, wait) in [
+        (Profile::Slack, r#"{"ok": false, "error": "ratelimited"}"#, ms(100)),
+        (Profile::MediaWiki, r#"{"error": {"code": "maxlag"}, "retry_after": 5}"#, secs(5)),
+        (
+            Profile::Shopify,
+            r#"{"errors": [{"extensions": {"code": "THROTTLED"}}], "extensions": {"cost": {
+                "requestedQueryCost": 502, "throttleStatus": {"currentlyAvailable": 80, "restoreRate": 100}}}}"#,
+            ms(4_220),
+        ),
+    ] {
+        let service = Service::new(move |n, _| {
+            let body = if n == 0 { refusal } else { r#"{"ok": true}"# };
+            reply(200).header("content-type", "application/json").body(body)
+        });
+        let client = |builder: Builder| {
+            service.client(builder.policy(Policy::new("p")).retry(quick().server_jitter(0.0, ms(0))))
+        };
+        let response =
+            client(new().profile(profile).read_bodies()).post(URL).send().await.expect("a response");
+        assert_eq!(service.gaps(), [wait], "{profile}");
+        assert_eq!(response.text().await.expect("a body"), r#"{"ok": true}"#);
+        client(new().profile(profile)).post(URL).send().await.expect("a response");
+        assert_eq!(service.count(), 3, "{profile}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn b098_the_record_lists_each_attempt() {
     let service = Service::new(|n, _| if n == 0 { reply(429).after("2") } else { reply(503) });
     let attempts = Attempts::new();

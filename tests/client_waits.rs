@@ -242,6 +242,7 @@ async fn b085_no_time_is_not_endless_time() {
         let result = client.get(URL).deadline(past).attempts(&attempts).send().await;
         assert!(TimedOut::of(&result.expect_err("no time")).is_some());
         assert_eq!(attempts.list()[0].outcome, Outcome::TimedOut);
+        assert_eq!(attempts.sends(), 0, "what was never sent is not counted");
     }
     assert_eq!(service.count(), 0);
 }
@@ -257,6 +258,22 @@ async fn b085_a_deadline_holds_without_retries_too() {
     let result = service.behind(client).get(URL).deadline(start + secs(2)).send().await;
     assert!(TimedOut::of(&result.expect_err("nobody answers")).is_some());
     assert_eq!(start.elapsed(), secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn b029_an_answer_is_not_given_up_for_a_wait_in_a_pause_that_outlasts_the_deadline() {
+    let service = Service::new(|n, _| match n {
+        0 => reply(429).after("1").in_time(secs(1)),
+        _ => reply(429).after("60"),
+    });
+    let client = service.retried(plain());
+    let attempts = Attempts::new();
+    let start = tokio::time::Instant::now();
+    let call = client.get(URL).deadline(start + secs(5)).attempts(&attempts);
+    let (first, other) = tokio::join!(call.send(), client.get(URL).no_retry().send());
+    assert_eq!(other.expect("the pause of a minute").status(), 429);
+    assert_eq!(first.expect("the answer as it is").status(), 429);
+    assert_eq!((start.elapsed(), attempts.stopped()), (secs(1), Some(Stop::OutOfTime)));
 }
 
 #[tokio::test(start_paused = true)]

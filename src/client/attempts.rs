@@ -74,7 +74,7 @@ pub enum Outcome {
     Error(ErrorKind),
     /// It was not sent: our own limits.
     Refused(RefusedKind),
-    /// The total time of the call was over.
+    /// The total time of the call was over, before or after it was sent.
     TimedOut,
 }
 
@@ -196,12 +196,10 @@ impl Attempts {
         self.0.lock().held.limits += time;
     }
 
-    /// `held` is what limits took since the attempt before.
-    pub(crate) fn ended(&self, outcome: Outcome, held: Duration, server_wait: Option<Duration>) {
+    /// `sends` is 1, or 0 if it ended before it was sent; `held` is what limits took since the attempt before.
+    pub(crate) fn ended(&self, outcome: Outcome, sends: u32, held: Duration, server_wait: Option<Duration>) {
         let record = &mut *self.0.lock();
-        if !matches!(outcome, Outcome::Refused(_)) {
-            record.sends = record.sends.saturating_add(1);
-        }
+        record.sends = record.sends.saturating_add(sends);
         if record.attempts.len() == KEPT {
             record.attempts.remove(0);
         }

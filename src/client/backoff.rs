@@ -60,7 +60,9 @@ impl Backoff {
     pub(crate) fn after_throttle(&self, n: u32, rng: &mut Rng) -> Duration {
         let step = self.step(n);
         match self.jitter {
-            Jitter::Random => (step + random_up_to(step / 2, rng)).min(self.longest.max(SHORTEST)),
+            Jitter::Random => {
+                step.saturating_add(random_up_to(step / 2, rng)).min(self.longest.max(SHORTEST))
+            }
             Jitter::None => step,
         }
     }
@@ -106,6 +108,16 @@ mod tests {
         assert_eq!(backoff.step(10_000), 300 * SEC);
         assert_eq!(backoff.step(u32::MAX), 300 * SEC);
         assert_eq!(Backoff::new(Duration::MAX, Duration::MAX).step(40), Duration::MAX);
+    }
+
+    #[test]
+    fn b040_jitter_on_an_endless_step_does_not_overflow() {
+        let mut rng = Rng::with_seed(3);
+        let backoff = Backoff::new(SEC, Duration::MAX);
+        for n in [1, 32, 33, 10_000, u32::MAX] {
+            assert!(backoff.after_throttle(n, &mut rng) >= backoff.step(n));
+            assert!(backoff.after_transient(n, &mut rng) <= backoff.step(n));
+        }
     }
 
     #[test]

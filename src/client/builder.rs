@@ -182,7 +182,7 @@ impl Builder {
         self
     }
 
-    /// Looks for signals in the bodies of error responses too. See [`Throttle::read_bodies`].
+    /// Looks for signals in the bodies of refusals too. See [`Throttle::read_bodies`].
     pub fn read_bodies(mut self) -> Self {
         self.throttle = self.throttle.read_bodies();
         self

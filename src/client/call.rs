@@ -35,6 +35,8 @@ pub(crate) struct Call {
     queued_us: AtomicU64,
     /// Until when a key of the call is paused, from the start.
     paused_us: AtomicU64,
+    /// Whether the attempt under way has left every limit behind.
+    goes: AtomicBool,
 }
 
 impl Call {
@@ -50,6 +52,7 @@ impl Call {
             held_us: AtomicU64::new(0),
             queued_us: AtomicU64::new(0),
             paused_us: AtomicU64::new(0),
+            goes: AtomicBool::new(false),
         };
         if let Some(max_wait) = options.and_then(|options| options.max_wait) {
             call.bound_wait(max_wait);
@@ -91,6 +94,16 @@ impl Call {
         self.held_us.fetch_add(us(time), Ordering::Relaxed);
     }
 
+    /// Notes that the attempt under way asks a limiter, and is not sent until it [goes](Self::goes).
+    pub(crate) fn asks(&self) {
+        self.goes.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that nothing of ours holds the attempt under way any more.
+    pub(crate) fn goes(&self) {
+        self.goes.store(true, Ordering::Relaxed);
+    }
+
     /// Notes a wait in a limiter's queue.
     pub(crate) fn queued(&self, time: Duration) {
         if !time.is_zero() {
@@ -113,7 +126,8 @@ impl Call {
     /// Notes how an attempt ended.
     pub(crate) fn ended(&self, outcome: Outcome, server_wait: Option<Duration>) {
         let queued = Duration::from_micros(self.queued_us.swap(0, Ordering::Relaxed));
-        self.attempts.ended(outcome, queued, server_wait);
+        let sent = self.goes.swap(false, Ordering::Relaxed) && !matches!(outcome, Outcome::Refused(_));
+        self.attempts.ended(outcome, u32::from(sent), queued, server_wait);
     }
 
     /// Runs an attempt up to its head, within the deadline. Without time left nothing is sent.
@@ -121,11 +135,13 @@ impl Call {
     where
         F: Future<Output = Result<Response>>,
     {
-        let Some(deadline) = self.deadline() else { return attempt.await };
+        let deadline = self.deadline();
         let late = || Error::from(TimedOut::new(self.started.elapsed()));
-        if Instant::now() >= deadline {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(late());
         }
+        self.goes();
+        let Some(deadline) = deadline else { return attempt.await };
         tokio::time::timeout_at(deadline, attempt).await.unwrap_or_else(|_| Err(late()))
     }
 

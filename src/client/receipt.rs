@@ -32,7 +32,8 @@ pub(crate) async fn read_as(reading: Reading, mut response: Response, sent: Inst
     }
     let received = Instant::now();
     let mut signals = parse_as(reading.profile, &response);
-    if reading.bodies == Bodies::OfErrors && classify::is_error(response.status()) {
+    let may_refuse = classify::is_error(response.status()) || reading.profile.refuses_with_success();
+    if reading.bodies == Bodies::OfRefusals && may_refuse {
         let (whole, text) = gather::json(response).await;
         response = whole;
         if let Some(text) = text {
@@ -60,7 +61,8 @@ pub(crate) struct Reading {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bodies {
     Never,
-    OfErrors,
+    /// Of error responses, and of all from a service that may refuse with a success.
+    OfRefusals,
 }
 
 /// What the headers say, without a trace.

@@ -299,7 +299,8 @@ impl Retry {
         }
         // Jitter is ours to cut to the time that is left; the floor is not.
         let until = received.checked_add(wait.min(left)).ok_or(Stop::MaxWait)?;
-        if call.deadline().is_some_and(|deadline| until >= deadline) {
+        let resumes = Instant::now().checked_add(call.pause_left()).ok_or(Stop::MaxWait)?;
+        if call.deadline().is_some_and(|deadline| until.max(resumes) >= deadline) {
             return Err(Stop::OutOfTime);
         }
         Ok(Plan { fault, until, cause })

@@ -69,17 +69,25 @@ impl HostPattern {
             }
             _ => (rest, None),
         };
-        let host = host.strip_suffix('.').unwrap_or(host);
-        let host = match host.contains(':') {
-            // An IPv6 address, with or without its brackets.
-            true => {
-                let address = host.trim_start_matches('[').trim_end_matches(']');
-                format!("[{}]", address.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?)
-            }
-            false => idna::domain_to_ascii(host).map_err(|_| wrong())?,
-        };
+        let host = Self::normal(host, below).ok_or_else(wrong)?;
         let host = if below == Below::Only { format!(".{host}") } else { host };
         Ok(Self { host, port, below })
+    }
+
+    /// A host as a URL would have it; `None` for what no URL's host is ever like, since a limit for that
+    /// would hold for nothing.
+    fn normal(host: &str, below: Below) -> Option<String> {
+        let is_bare_address = host.contains(':') && !host.starts_with('[');
+        let url = if is_bare_address { format!("http://[{host}]") } else { format!("http://{host}") };
+        let url = Url::parse(&url).ok()?;
+        let host = url.host_str()?;
+        let Some(name) = url.domain() else {
+            return (below == Below::Not).then(|| host.to_owned());
+        };
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let is_name = name.split('.').all(|label| !label.is_empty() && label.bytes().all(is_letter));
+        is_name.then(|| name.to_owned())
     }
 
     pub(crate) fn matches(&self, url: &Url) -> bool {
@@ -187,12 +195,33 @@ mod tests {
             ("[::1]", "http://[::1]:80", true),
             ("::1", "http://[::1]:80", true),
             ("[::1]:8080", "http://[::1]:8080", true),
+            ("[::ffff:1.2.3.4]", "http://[::ffff:1.2.3.4]", true),
+            ("127.1", "http://127.0.0.1", true),
+            ("my_host", "http://my_host:8080", true),
         ] {
             assert_eq!(matches(pattern, url), wanted, "{pattern} {url}");
         }
         for wrong in
             ["", "*", "*.", "a.*.com", "https://a.com", "a.com/path", "user@a.com", "a.com:http", "a b.com"]
         {
+            assert!(HostPattern::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_no_host_can_match_is_refused() {
+        for wrong in [
+            "*.[::1]",
+            "*.127.0.0.1",
+            "[::1",
+            "[1.2.3.4]",
+            "1.2.3.256",
+            ".",
+            "..",
+            ".example.com",
+            "*..com",
+            "a.com,b.com",
+        ] {
             assert!(HostPattern::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -142,10 +142,11 @@ impl Throttle {
         self
     }
 
-    /// Looks for signals in the bodies of error responses too: JSON of up to 64 KiB that comes within a
-    /// second. The response keeps its body. Not done by default.
+    /// Looks for signals in the bodies of error responses too, and in those of successes where the
+    /// [`profile`](Self::profile) is of a service that refuses with a 200: JSON of up to 64 KiB that comes
+    /// within a second. The response keeps its body. Not done by default.
     pub fn read_bodies(mut self) -> Self {
-        self.reading.bodies = receipt::Bodies::OfErrors;
+        self.reading.bodies = receipt::Bodies::OfRefusals;
         self
     }
 
@@ -179,6 +180,7 @@ impl Throttle {
     /// Waits for a permit of each limiter, within what is left of the call's time.
     async fn acquire(&self, origin: &Origin, costs: &Costs, call: &Call) -> Result<Permits> {
         let since = Instant::now();
+        call.asks();
         origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
         let mut may_wait = call.wait_left(Duration::MAX);
         if let Some(deadline) = call.deadline() {
@@ -284,6 +286,7 @@ impl Throttle {
                 settle.add(ride.clone());
             }
             aboard = Some(Aboard(ride));
+            call.goes();
         }
         let sent = Instant::now();
         let response = next.run(request, extensions).await?;

@@ -85,6 +85,12 @@ impl Profile {
     pub fn all() -> impl Iterator<Item = Profile> {
         NAMES.iter().map(|(profile, _)| *profile)
     }
+
+    /// Whether the service may refuse with a 200, and say so in its body only.
+    #[cfg(feature = "client")]
+    pub(crate) fn refuses_with_success(self) -> bool {
+        matches!(self, Self::MediaWiki | Self::Shopify | Self::Slack)
+    }
 }
 
 impl fmt::Display for Profile {

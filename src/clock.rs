@@ -10,20 +10,23 @@ use tokio::time::Instant;
 /// half of 2^53, so that sums stay exact.
 const BASE_US: u64 = 1 << 50;
 
+#[inline]
 fn origin() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     *ORIGIN.get_or_init(Instant::now)
 }
 
 /// Now.
+#[inline]
 pub(crate) fn now_us() -> u64 {
     at_us(Instant::now())
 }
 
 /// An instant as microseconds. Runtimes with paused clocks run ahead of one another, so it may lie before
 /// the origin.
+#[inline]
 pub(crate) fn at_us(instant: Instant) -> u64 {
-    let origin = origin();
+    let (origin, instant) = (origin().into_std(), instant.into_std());
     match instant.checked_duration_since(origin) {
         Some(after) => BASE_US + whole_us(after),
         // Rounded down here too, or a span across the origin would count a microsecond less than it is.
@@ -32,6 +35,7 @@ pub(crate) fn at_us(instant: Instant) -> u64 {
 }
 
 /// In 64 bits: `as_micros` multiplies in 128.
+#[inline]
 fn whole_us(span: Duration) -> u64 {
     span.as_secs() * 1_000_000 + u64::from(span.subsec_micros())
 }

@@ -420,8 +420,21 @@ impl Limit {
     }
 }
 
+/// A token bucket of the quota's burst and replenishment. The time for one cell has to be in whole
+/// microseconds, or the limiter that is built with the limit says so.
+#[cfg(feature = "governor")]
+impl From<governor::Quota> for Limit {
+    fn from(quota: governor::Quota) -> Self {
+        Self::token_bucket(Rate::new(1, quota.replenish_interval()), u64::from(quota.burst_size().get()))
+    }
+}
+
 /// Which jitter margin a limit gets that states none.
+///
+/// As wide as a word: the results and futures around a permit keep their tags in it, and with a narrow one
+/// they are moved in odd pieces, which costs as much as the decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
 pub(crate) enum Margin {
     /// None: bare limiters and servers.
     None,

@@ -77,6 +77,7 @@ impl Gcra {
 
     /// The whole debt at the tail, in this limit's ticks: whole units by the new P, the rest exactly, rounded
     /// up.
+    #[inline]
     fn owed(&self, state: &State) -> u64 {
         if state.p == self.ticks.p || state.debt == 0 {
             return state.debt;
@@ -88,11 +89,13 @@ impl Gcra {
 
     /// The debt at `now` that a call has to wait for. Of what was charged under other numbers no more than
     /// this limit's own dearest call could owe, or smaller numbers would be locked out by larger ones.
+    #[inline]
     fn debt(&self, state: &State, now: u64) -> u64 {
         let owed = if self.is_beyond(state) { self.deepest() } else { self.owed(state) };
         owed.saturating_sub(self.repaid(state, now))
     }
 
+    #[inline]
     fn repaid(&self, state: &State, now: u64) -> u64 {
         self.ticks.r.saturating_mul(now - state.at)
     }
@@ -103,10 +106,12 @@ impl Gcra {
     }
 
     /// Whether other numbers left a debt that is deeper.
+    #[inline]
     fn is_beyond(&self, state: &State) -> bool {
         state.p != self.ticks.p && self.owed(state) > self.deepest()
     }
 
+    #[inline]
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
         let now = now.max(state.at);
         let debt = self.debt(state, now);
@@ -114,6 +119,7 @@ impl Gcra {
         if debt <= room { now } else { now + (debt - room).div_ceil(self.ticks.r) }
     }
 
+    #[inline]
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
         let debt = self.debt(state, at);
         let charged = debt.saturating_add(cost.saturating_mul(self.ticks.p)).min(DEEP);
@@ -135,6 +141,7 @@ impl Gcra {
     }
 
     /// The mark of a charge of nothing.
+    #[inline]
     pub(crate) fn mark(&self, state: &State, at: u64) -> Mark {
         let debt = self.debt(state, at.max(state.at));
         Mark(debt, debt)
@@ -150,10 +157,12 @@ impl Gcra {
     }
 
     /// How long a leaky bucket holds a call at most; 0 for the others.
+    #[inline]
     pub(crate) fn hold(&self) -> u64 {
         self.queue.map_or(0, |queue| (queue * self.ticks.p).div_ceil(self.ticks.r))
     }
 
+    #[inline]
     pub(crate) fn is_leaky(&self) -> bool {
         self.queue.is_some()
     }

@@ -126,6 +126,7 @@ impl Rule {
     }
 
     /// How long the limit itself holds a call: a leaky bucket's queue.
+    #[inline]
     pub(crate) fn hold_us(&self) -> Option<u64> {
         match self {
             Rule::Gcra(rule) if rule.is_leaky() => Some(rule.hold()),
@@ -146,6 +147,7 @@ impl Rule {
         }
     }
 
+    #[inline]
     fn ahead_us(&self) -> u64 {
         match self {
             Rule::Gcra(rule) => rule.ahead_us,
@@ -156,11 +158,13 @@ impl Rule {
         }
     }
 
+    #[inline]
     pub(crate) fn is_seats(&self) -> bool {
         matches!(self, Rule::Seats(_))
     }
 
     /// The first instant, not before `now`, at which `cost` more units fit; [`NEVER`] for a missing seat.
+    #[inline(always)]
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
         match (self, state) {
             (Rule::Gcra(rule), State::Gcra(state)) => rule.earliest(state, now, cost),
@@ -173,6 +177,7 @@ impl Rule {
     }
 
     /// Charges `cost` units at `at`, which is not before what `earliest` answers.
+    #[inline(always)]
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
         match (self, &mut *state) {
             (Rule::Gcra(rule), State::Gcra(state)) => return rule.commit(state, at, cost),
@@ -186,6 +191,7 @@ impl Rule {
     }
 
     /// The mark of a limit that was charged nothing at `at`, or of one whose mark is how it stands.
+    #[inline]
     pub(crate) fn mark(&self, state: &State, at: u64) -> Mark {
         match (self, state) {
             (Rule::Gcra(rule), State::Gcra(state)) => rule.mark(state, at),
@@ -252,6 +258,7 @@ impl Rule {
 
     /// The state as a reader at `now` must take it: used up at `drained`, the end of the key's last pause, if
     /// it was last booked before that; used up now, if it was booked further ahead than anyone books.
+    #[inline(always)]
     pub(crate) fn read(&self, state: &mut State, now: u64, drained: u64) {
         if self.is_seats() {
             return;
@@ -366,6 +373,7 @@ const MIXED: &str = "a state is only ever read by the kind of rule that made it"
 
 impl State {
     /// The last instant booked; 0 if none was.
+    #[inline]
     pub(crate) fn tail(&self) -> u64 {
         match self {
             State::Gcra(state) => state.at,
@@ -408,6 +416,8 @@ pub(crate) enum Joint {
     NotBefore(u64),
 }
 
+#[cfg(all(test, feature = "governor"))]
+mod oracle;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

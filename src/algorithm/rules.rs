@@ -78,6 +78,7 @@ impl Rules {
         Ok(Self { labels, bare, with_margin, usual, rides, holds })
     }
 
+    #[inline]
     pub(crate) fn of(&self, margin: Margin) -> &[Rule] {
         match margin {
             Margin::None => &self.bare,
@@ -104,7 +105,14 @@ impl Rules {
         self.with_margin.iter().map(Rule::budget_us).max().unwrap_or(0)
     }
 
+    /// Costs by limit where nothing was stated, and nothing has to be.
+    #[inline]
+    pub(crate) fn usual(&self, stated: &[(&str, u64)]) -> Option<&[u64]> {
+        if stated.is_empty() { self.usual.as_deref().ok() } else { None }
+    }
+
     /// Costs by limit for what was stated by unit.
+    #[inline]
     pub(crate) fn costs<'a>(&self, stated: &[(&'a str, u64)]) -> Result<Costs, CostFault<'a>> {
         if stated.is_empty() {
             return match &self.usual {

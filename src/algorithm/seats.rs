@@ -20,6 +20,7 @@ pub(crate) struct State {
 }
 
 impl Seats {
+    #[inline]
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
         if state.in_use + cost <= self.cap { now } else { NEVER }
     }

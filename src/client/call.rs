@@ -5,6 +5,7 @@
 //! gone with the future, however that ended, and extensions that are used again carry no stale ones.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -131,7 +132,7 @@ impl Call {
     }
 
     /// Runs an attempt up to its head, within the deadline. Without time left nothing is sent.
-    pub(crate) async fn in_time<F>(&self, attempt: F) -> Result<Response>
+    pub(crate) async fn in_time<F>(&self, attempt: Pin<&mut F>) -> Result<Response>
     where
         F: Future<Output = Result<Response>>,
     {

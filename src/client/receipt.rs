@@ -34,7 +34,7 @@ pub(crate) async fn read_as(reading: Reading, mut response: Response, sent: Inst
     let mut signals = parse_as(reading.profile, &response);
     let may_refuse = classify::is_error(response.status()) || reading.profile.refuses_with_success();
     if reading.bodies == Bodies::OfRefusals && may_refuse {
-        let (whole, text) = gather::json(response).await;
+        let (whole, text) = Box::pin(gather::json(response)).await;
         response = whole;
         if let Some(text) = text {
             signals = signals.with_body(&text);

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -206,8 +207,8 @@ impl Retry {
                 settle.clear();
             }
             let sent = Instant::now();
-            let mut result =
-                call.in_time(attempt(next.clone().run(request, extensions), options.reach)).await;
+            let sending = pin!(attempt(next.clone().run(request, extensions), options.reach));
+            let mut result = call.in_time(sending).await;
             if let Ok(response) = &mut result {
                 receipt::read(response, sent);
             }
@@ -234,7 +235,7 @@ impl Retry {
             };
             if let Ok(response) = result {
                 last = receipt.signals.map(|signals| Last { status: response.status(), signals });
-                drain(response).await;
+                Box::pin(drain(response)).await;
             }
             plan.wait(&service, receipt.outcome, call).await;
         }

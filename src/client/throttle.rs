@@ -193,7 +193,8 @@ impl Throttle {
         let acquire = async {
             match &asks[..] {
                 [(limiter, ask)] => Ok(smallvec![limiter.acquire(ask.clone()).await?]),
-                asks => Limiter::acquire_all(asks).await.map(Permits::from),
+                // Apart like all that few calls need, so that the future of the others is small.
+                asks => Box::pin(Limiter::acquire_all(asks)).await.map(Permits::from),
             }
         };
         let mut acquire = pin!(acquire);
@@ -202,7 +203,7 @@ impl Throttle {
         let answer = match first {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let answer = self.queue(origin, acquire).await;
+                let answer = Box::pin(self.queue(origin, acquire)).await;
                 let waited = since.elapsed();
                 call.queued(waited);
                 tracing::debug!(service = origin.service, ?waited, "was held back by a limit");
@@ -293,7 +294,7 @@ impl Throttle {
         let (mut response, signals) = receipt::read_as(self.reading, response, sent).await;
         self.observe(&response, &signals, &origin);
         if signals.class() == Class::Throttle && aboard.is_some() {
-            self.note_pause(&origin, call).await;
+            Box::pin(self.note_pause(&origin, call)).await;
         }
         if !settle.is_empty() {
             settle.join(response.extensions_mut());
@@ -364,12 +365,10 @@ impl Middleware for Throttle {
             return next.run(request, extensions).await;
         };
         let call = &*inside.call;
+        let running = pin!(self.run(request, extensions, next, call));
         match inside.place {
-            Place::Within => self.run(request, extensions, next, call).await,
-            Place::Outermost => {
-                let result = call.in_time(self.run(request, extensions, next, call)).await;
-                call.close_only(result)
-            }
+            Place::Within => running.await,
+            Place::Outermost => call.close_only(call.in_time(running).await),
         }
     }
 }

@@ -22,6 +22,7 @@ pub struct Ask<'a> {
 
 impl<'a> Ask<'a> {
     /// One request, or one seat, under `key`.
+    #[inline]
     pub fn new(key: &'a str) -> Self {
         Self { key, costs: SmallVec::new(), max_wait: None }
     }
@@ -29,6 +30,7 @@ impl<'a> Ask<'a> {
     /// States the cost in `unit`. Without a statement a call costs 1 in `requests` and 1 in `seats`, and
     /// every other unit that the policy counts must be stated. A cost of 0 neither asks nor moves a limit.
     /// Stated again, the later statement holds.
+    #[inline]
     pub fn cost(mut self, unit: &'a str, cost: u64) -> Self {
         match self.costs.iter_mut().find(|(stated, _)| *stated == unit) {
             Some(stated) => stated.1 = cost,
@@ -39,6 +41,7 @@ impl<'a> Ask<'a> {
 
     /// How long the call may be held back. By default the policy's `max_wait`; of the two the shorter
     /// holds.
+    #[inline]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
@@ -46,12 +49,14 @@ impl<'a> Ask<'a> {
 }
 
 impl<'a> From<&'a str> for Ask<'a> {
+    #[inline]
     fn from(key: &'a str) -> Self {
         Ask::new(key)
     }
 }
 
 impl<'a> From<&'a String> for Ask<'a> {
+    #[inline]
     fn from(key: &'a String) -> Self {
         Ask::new(key)
     }

@@ -369,7 +369,10 @@ impl Line {
             }
             Outcome::Paused { ask_again } => return Step::Sleep(ask_again),
             Outcome::Refused if answer.at == NEVER => return Step::Seatless,
-            Outcome::Refused => return Step::Sleep((answer.at - AHEAD_US.min(answer.at)).max(*now + 1_000)),
+            Outcome::Refused => {
+                let ahead_us = plan.shared.store.ahead_us();
+                return Step::Sleep(answer.at.saturating_sub(ahead_us).max(*now + 1_000));
+            }
         }
         Step::Again
     }

@@ -8,6 +8,7 @@ mod answers;
 mod ask;
 mod caller;
 mod chain;
+mod current;
 mod driver;
 mod forecast;
 mod line;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use tokio::time::Instant;
 
 pub use ask::Ask;
 pub use peek::Peek;
@@ -33,6 +34,7 @@ pub use permit::Permit;
 pub use refused::{Last, Refused, RefusedKind};
 
 use answers::{Answers, Verdict};
+use current::Current;
 use place::Place;
 use plan::Plan;
 use queue::{NoPlace, Queue};
@@ -43,7 +45,7 @@ use crate::decision::Decision;
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Signals;
-use crate::store::{Answer, AnyStore, PartAnswer, PauseAsk, Space, Store, When};
+use crate::store::{Answer, AnyStore, Charges, PartAnswer, PauseAsk, Space, Store, When};
 
 /// The longest that a service's pause is held before one call probes it, again and again.
 const MAX_PAUSE_US: u64 = 3_600_000_000;
@@ -77,7 +79,7 @@ pub struct Limiter {
 }
 
 struct Core {
-    current: ArcSwap<Plan>,
+    current: Current,
     shared: Arc<Shared>,
     space: Space,
 }
@@ -113,6 +115,7 @@ impl Limiter {
         let policy = policy.into();
         Rules::new(&policy)?;
         let store = store.into().0;
+        store.check(&policy)?;
         let space = store.open(policy.name());
         let shared = Arc::new(Shared {
             store,
@@ -121,10 +124,7 @@ impl Limiter {
             closed: AtomicBool::new(false),
         });
         let plan = Plan::new(0, policy, space, shared.clone())?;
-        Ok(Self {
-            core: Arc::new(Core { current: ArcSwap::from_pointee(plan), shared, space }),
-            margin: Margin::None,
-        })
+        Ok(Self { core: Arc::new(Core { current: Current::new(plan), shared, space }), margin: Margin::None })
     }
 
     /// Waits for a permit, at most for the ask's or the policy's `max_wait`, whichever is shorter.
@@ -135,14 +135,18 @@ impl Limiter {
     /// # Errors
     /// [`Refused`] says which limit, why, and when it could go.
     pub async fn acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
-        let ask = ask.into();
-        if let Some(permit) = self.now(&ask) {
-            return Ok(permit);
-        }
-        match self.start(&ask)? {
-            Start::Go(permit) => Ok(permit),
-            Start::Wait(place) => place.wait().await,
-        }
+        let place = {
+            let ask = ask.into();
+            if let Some(permit) = self.grant(&ask, None) {
+                return Ok(permit);
+            }
+            match self.start(&ask)? {
+                Start::Go(permit) => return Ok(permit),
+                Start::Wait(place) => place,
+            }
+        };
+        // Apart, so that the future of a call that does not wait is small.
+        Box::pin(place.wait()).await
     }
 
     /// A permit now or not at all: never waits, never overtakes those who do, and charges at now only.
@@ -150,15 +154,36 @@ impl Limiter {
     /// # Errors
     /// [`Refused`] says which limit, and when it could go.
     pub async fn try_acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
-        let ask = ask.into().max_wait(Duration::ZERO);
-        if let Some(permit) = self.now(&ask) {
-            return Ok(permit);
+        self.try_at(&ask.into().max_wait(Duration::ZERO), None)
+    }
+
+    /// A permit as of an instant that the caller has just read, for loops that read the clock once for many
+    /// calls; otherwise like [`try_acquire`](Self::try_acquire). A call that does not fit then is asked about
+    /// once more, as of now. The instant must not lie ahead: a budget that was charged in the future counts as
+    /// used up.
+    ///
+    /// # Errors
+    /// [`Refused`] says which limit, and when it could go.
+    pub fn try_acquire_at<'a>(&self, ask: impl Into<Ask<'a>>, at: Instant) -> Result<Permit, Refused> {
+        self.try_at(&ask.into().max_wait(Duration::ZERO), Some(clock::at_us(at)))
+    }
+
+    #[inline]
+    fn try_at(&self, ask: &Ask<'_>, at: Option<u64>) -> Result<Permit, Refused> {
+        match self.grant(ask, at) {
+            Some(permit) => Ok(permit),
+            None => self.try_start(ask),
         }
+    }
+
+    /// The way of a call that may not go now, or only with more to it than one step.
+    #[cold]
+    fn try_start(&self, ask: &Ask<'_>) -> Result<Permit, Refused> {
         loop {
             let plan = self.core.current.load();
-            let costs = plan.check(&ask, Duration::ZERO)?;
-            let Some((answer, part)) = self.ask_now(&plan, &ask, &costs) else {
-                match Queue::refuse(&plan, self.margin, &ask, &costs, Duration::ZERO) {
+            let costs = plan.check(ask, Duration::ZERO)?;
+            let Some((answer, part)) = self.ask_now(&plan, ask, &costs) else {
+                match Queue::refuse(&plan, self.margin, ask, &costs, Duration::ZERO) {
                     Some(refused) => return Err(refused),
                     None => continue,
                 }
@@ -171,13 +196,25 @@ impl Limiter {
         }
     }
 
-    /// The way of a call that does not wait; `None` for every other.
+    /// The way of a call that does not wait: the store grants it in one step, or nothing happened.
     #[inline]
-    fn now(&self, ask: &Ask<'_>) -> Option<Permit> {
+    fn grant(&self, ask: &Ask<'_>, at: Option<u64>) -> Option<Permit> {
         let plan = self.core.current.load();
-        let costs = plan.rules.costs(&ask.costs).ok()?;
-        let mut permit = Permit::blank(Arc::clone(&plan), self.margin, costs);
-        (self.core.shared.is_free() && permit.try_now(ask.key)).then_some(permit)
+        if !self.core.shared.is_free() {
+            return None;
+        }
+        let stated;
+        let costs = match plan.rules.usual(&ask.costs) {
+            Some(usual) => usual,
+            None => {
+                stated = plan.rules.costs(&ask.costs).ok()?;
+                &stated
+            }
+        };
+        let mut charges = Charges::new();
+        let part = plan.part(self.margin, ask.key, costs);
+        let grant = self.core.shared.store.try_now(&part, at, &mut charges)?;
+        Some(Permit::new(Arc::clone(&plan), self.margin, grant, charges))
     }
 
     /// What the store says about an ask now; `None` if others wait before it.
@@ -192,6 +229,8 @@ impl Limiter {
         Some((answer, part))
     }
 
+    /// The way of a call that has to wait, or may not go.
+    #[cold]
     fn start(&self, ask: &Ask<'_>) -> Result<Start, Refused> {
         loop {
             let plan = self.core.current.load();
@@ -292,6 +331,7 @@ impl Limiter {
             return Err(ConfigError::Field { policy: policy.name().to_owned(), field: "name", fault });
         }
         let shared = &self.core.shared;
+        shared.store.check(&policy)?;
         let plan = Arc::new(Plan::new(shared.queue.number(), policy, self.core.space, shared.clone())?);
         shared.queue.replan(&plan, || self.core.current.store(plan.clone()));
         Ok(())

@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::{Ask, Limiter};
-use crate::algorithm::{Mark, State};
+use crate::algorithm::State;
 use crate::policy::Policy;
 use crate::store::{
-    Answer, AnyStore, Charge, Forecast, Grant, Local, Part, PauseAsk, Space, Standing, Store, Ticket, When,
+    Answer, AnyStore, Charge, Charges, Forecast, Grant, Local, Part, PauseAsk, Space, Standing, Store,
+    Ticket, When,
 };
 
 /// A store to which all keys look alike.
@@ -50,8 +51,8 @@ impl Store for OneHash {
         answer
     }
 
-    fn try_now(&self, _: &Part<'_>, _: &mut Grant) -> bool {
-        false
+    fn try_now(&self, _: &Part<'_>, _: Option<u64>, _: &mut Charges) -> Option<Grant> {
+        None
     }
 
     fn free_seats(&self, charge: Charge<'_>) {
@@ -70,8 +71,8 @@ impl Store for OneHash {
         self.inner.release(self.charge_of(charge));
     }
 
-    fn settle(&self, charge: Charge<'_>, index: usize, used: u64, mark: Mark) {
-        self.inner.settle(self.charge_of(charge), index, used, mark);
+    fn settle(&self, charge: Charge<'_>, index: usize, used: u64) {
+        self.inner.settle(self.charge_of(charge), index, used);
     }
 
     fn pause(&self, part: Part<'_>, pause: PauseAsk) {

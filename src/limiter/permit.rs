@@ -7,24 +7,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::Plan;
-use crate::algorithm::{Costs, State};
+use crate::algorithm::{Costs, Mark, State};
 use crate::decision::Decision;
 use crate::limit::Margin;
-use crate::store::{Answer, Charge, Grant, Outcome, PartAnswer, Ticket};
+use crate::store::{Answer, Charge, Charged, Charges, Grant, Outcome, PartAnswer, Ticket};
 
 /// The right to send one call. Its seats go back when it is dropped; what it was charged stays charged.
 #[must_use = "a seat is given back when its permit is dropped"]
 pub struct Permit {
     plan: Arc<Plan>,
-    margin: Margin,
-    /// Whether it was charged, and nothing of it was taken back.
-    charged: bool,
-    /// What the limits were charged, as corrected last.
-    costs: Mutex<Costs>,
+    /// By the rules with which margin it was charged; `None` if it was not, or all of it was taken back.
+    charged: Option<Margin>,
     grant: Grant,
+    charges: Charges,
     /// `None` for the many that were granted at once.
     later: Option<Box<Later>>,
 }
@@ -42,18 +38,10 @@ struct Later {
 }
 
 impl Permit {
-    /// A permit still to be granted.
+    /// A permit that was granted at once.
     #[inline]
-    pub(super) fn blank(plan: Arc<Plan>, margin: Margin, costs: Costs) -> Self {
-        Self { plan, margin, charged: false, costs: Mutex::new(costs), grant: Grant::default(), later: None }
-    }
-
-    /// Asks the store for it at now.
-    #[inline]
-    pub(super) fn try_now(&mut self, key: &str) -> bool {
-        let part = self.plan.part(self.margin, key, self.costs.get_mut());
-        self.charged = self.plan.shared.store.try_now(&part, &mut self.grant);
-        self.charged
+    pub(super) fn new(plan: Arc<Plan>, margin: Margin, grant: Grant, charges: Charges) -> Self {
+        Self { plan, charged: Some(margin), grant, charges, later: None }
     }
 
     /// A permit for one part of an answer: a granted one, or one that is only observed.
@@ -71,8 +59,11 @@ impl Permit {
             before: part.before,
             observed: (!charged).then(|| plan.decision(answer, part.levels)),
         };
-        let grant = Grant { now: answer.now, ticket: part.ticket, marks: part.marks };
-        Self { plan, margin, charged, costs: Mutex::new(costs), grant, later: Some(Box::new(later)) }
+        let marks = part.marks.into_iter().chain(std::iter::repeat(Mark::default()));
+        let charges = costs.into_iter().zip(marks).map(|(cost, mark)| Charged::new(cost, mark)).collect();
+        let grant = Grant { now: answer.now, ticket: part.ticket };
+        let charged = charged.then_some(margin);
+        Self { plan, charged, grant, charges, later: Some(Box::new(later)) }
     }
 
     pub(super) fn waited_us(mut self, waited_us: u64) -> Self {
@@ -99,15 +90,16 @@ impl Permit {
         if let Some(observed) = self.later.as_ref().and_then(|later| later.observed.as_ref()) {
             return observed.clone();
         }
+        let margin = self.charged.expect("a permit was charged or is only observed");
         let (now, slot) = (self.grant.now, self.slot());
-        let levels = self.plan.rules.of(self.margin).iter().zip(&self.grant.marks);
-        let levels = levels.map(|(rule, mark)| rule.level_after(*mark, slot, now));
+        let levels = self.plan.rules.of(margin).iter().zip(&self.charges);
+        let levels = levels.map(|(rule, charged)| rule.level_after(charged.mark, slot, now)).collect();
         Decision {
             labels: self.plan.rules.labels.clone(),
             granted: true,
             wait_us: Some(slot - now),
             paused: false,
-            levels: levels.collect(),
+            levels,
         }
     }
 
@@ -116,19 +108,15 @@ impl Permit {
     /// more now and takes back only its own newest. A unit that no limit counts is ignored. Stated again, the
     /// later statement holds.
     pub fn settle(&self, unit: &str, used: u64) {
-        if !self.charged {
-            return;
-        }
-        let mut costs = self.costs.lock();
+        let Some(margin) = self.charged else { return };
         let mut changed = false;
         for (i, label) in self.plan.rules.labels.limits.iter().enumerate() {
-            if &*label.unit == unit && costs[i] != used && !self.plan.rules.of(self.margin)[i].is_seats() {
-                self.plan.shared.store.settle(self.charge(&costs), i, used, self.grant.marks[i]);
-                costs[i] = used;
+            let is_seats = self.plan.rules.of(margin)[i].is_seats();
+            if &*label.unit == unit && self.charges[i].cost() != used && !is_seats {
+                self.plan.shared.store.settle(self.charge(margin), i, used);
                 changed = true;
             }
         }
-        drop(costs);
         if changed {
             self.plan.shared.queue.corrected(self.grant.ticket);
         }
@@ -137,40 +125,35 @@ impl Permit {
     /// Whether something rides on it until it is dropped.
     #[cfg(feature = "client")]
     pub(crate) fn rides(&self) -> bool {
-        self.plan.rules.rides && self.charged
+        self.plan.rules.rides && self.charged.is_some()
     }
 
     /// Gives the seats back before the permit; what was charged can still be settled.
     #[cfg(feature = "client")]
     pub(crate) fn free_seats(&self) {
-        if !self.rides() {
-            return;
-        }
-        let mut costs = self.costs.lock();
-        let seats = |i: usize| self.plan.rules.of(self.margin)[i].is_seats();
-        if (0..costs.len()).any(|i| seats(i) && costs[i] > 0) {
-            self.plan.shared.store.free_seats(self.charge(&costs));
-            (0..costs.len()).filter(|i| seats(*i)).for_each(|i| costs[i] = 0);
-            drop(costs);
+        let Some(margin) = self.charged.filter(|_| self.plan.rules.rides) else { return };
+        let mut charges = self.plan.rules.of(margin).iter().zip(&self.charges);
+        if charges.any(|(rule, charged)| rule.is_seats() && charged.cost() > 0) {
+            self.plan.shared.store.free_seats(self.charge(margin));
             self.plan.shared.queue.freed(self.grant.ticket);
         }
     }
 
-    fn charge<'a>(&'a self, costs: &'a [u64]) -> Charge<'a> {
+    fn charge(&self, margin: Margin) -> Charge<'_> {
         Charge {
             ticket: self.grant.ticket,
             rules: &self.plan.rules,
-            margin: self.margin,
+            margin,
             slot: self.slot(),
-            costs,
+            charges: &self.charges,
         }
     }
 
     /// Gives everything back: the slot too, if nothing was booked after it. Tells nobody who waits.
     pub(super) fn take_back(mut self) {
-        if std::mem::replace(&mut self.charged, false) {
+        if let Some(margin) = self.charged.take() {
             let before = self.later.as_ref().and_then(|later| later.before.as_deref());
-            self.plan.shared.store.take_back(self.charge(&self.costs.lock()), before);
+            self.plan.shared.store.take_back(self.charge(margin), before);
         }
     }
 
@@ -184,11 +167,10 @@ impl Permit {
 }
 
 impl Drop for Permit {
+    #[inline]
     fn drop(&mut self) {
-        if self.plan.rules.rides && self.charged {
-            let costs = self.costs.lock();
-            self.plan.shared.store.release(self.charge(&costs));
-            drop(costs);
+        if let Some(margin) = self.charged.filter(|_| self.plan.rules.rides) {
+            self.plan.shared.store.release(self.charge(margin));
             self.plan.shared.queue.freed(self.grant.ticket);
         }
     }

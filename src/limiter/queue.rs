@@ -241,7 +241,7 @@ impl Queue {
         }
         let now = clock::now_us();
         let mut lines = self.lines.lock();
-        if ticket.shared {
+        if ticket.is_shared() {
             lines.by_hash.values_mut().flatten().for_each(|line| then(line, now));
         } else {
             lines.by_hash.get_mut(&ticket.hash).into_iter().flatten().for_each(|line| then(line, now));
@@ -393,7 +393,7 @@ impl Lines {
     /// Takes back everything that is booked ahead under a key; its lines have to have a turn.
     fn unbook(&mut self, hash: u64, key: &str) {
         let mut booked = self.of(hash, key).filter_map(|line| line.booked.take()).collect::<Vec<_>>();
-        let shared = booked.iter().any(|booked| booked.permit.ticket().shared);
+        let shared = booked.iter().any(|booked| booked.permit.ticket().is_shared());
         take_back(&mut booked);
         if shared {
             // Other keys wait for the same seats.

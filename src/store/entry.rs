@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Answer, Charge, Marks, Outcome, Part, PartAnswer, Space, Ticket, When};
-use crate::algorithm::{Joint, NEVER, Rules, State, joint_earliest};
+use super::{Answer, Charge, Charged, Charges, Grant, Outcome, Part, PartAnswer, Space, Ticket, When};
+use crate::algorithm::{Joint, Mark, NEVER, Rules, State, joint_earliest};
 use crate::decision::Level;
 
 /// One key of one policy.
@@ -16,8 +16,7 @@ pub(super) struct Entry {
     /// `None` for the overflow key.
     pub(super) key: Option<Box<str>>,
     pub(super) space: Space,
-    pub(super) hash: u64,
-    pub(super) id: u64,
+    pub(super) ticket: Ticket,
     /// The rules under which the states were written.
     pub(super) rules: Arc<Rules>,
     pub(super) states: SmallVec<[State; 1]>,
@@ -58,10 +57,6 @@ impl Pause {
 }
 
 impl Entry {
-    pub(super) fn ticket(&self) -> Ticket {
-        Ticket { hash: self.hash, id: self.id, shared: self.key.is_none() }
-    }
-
     pub(super) fn adopt(&mut self, rules: &Arc<Rules>, now: u64) {
         if Arc::ptr_eq(&self.rules, rules) {
             return;
@@ -95,29 +90,65 @@ impl Entry {
             && rules.iter().zip(&self.states).all(|(rule, state)| rule.is_fresh(state, now))
     }
 
-    /// The states as a reader at `now` must take them.
-    pub(super) fn refresh(&mut self, part: &Part<'_>, now: u64) {
-        let drained = match &self.pause {
+    /// The last instant, up to `now`, at which the budgets count as used up; forgets a pause that is over.
+    fn drained_by(&mut self, now: u64) -> u64 {
+        match &self.pause {
             Some(pause) if pause.is_over(now, self.rules.budget_us()) => {
                 self.pause = None;
                 0
             }
             Some(pause) => pause.drained_by(now),
             None => 0,
-        };
+        }
+    }
+
+    /// The states as a reader at `now` must take them.
+    pub(super) fn refresh(&mut self, part: &Part<'_>, now: u64) {
+        let drained = self.drained_by(now);
         for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
             rule.read(state, now, drained);
         }
     }
 
-    /// Charges what a part asks for at `at`.
-    pub(super) fn charge(&mut self, part: &Part<'_>, at: u64, marks: &mut Marks) {
+    /// Charges what a part asks for at `at`, and tells of each limit its cost and its mark.
+    #[inline]
+    fn charge(&mut self, part: &Part<'_>, at: u64, mut told: impl FnMut(u64, Mark)) {
         for ((rule, state), cost) in part.rules.of(part.margin).iter().zip(&mut self.states).zip(part.costs) {
-            marks.push(if *cost > 0 { rule.commit(state, at, *cost) } else { rule.mark(state, at) });
+            told(*cost, if *cost > 0 { rule.commit(state, at, *cost) } else { rule.mark(state, at) });
         }
         if part.rules.rides {
             self.permits += 1;
         }
+    }
+
+    /// Charges what a part asks for at `now`, or nothing.
+    #[inline]
+    pub(super) fn try_now(&mut self, part: &Part<'_>, now: u64, charges: &mut Charges) -> Option<Grant> {
+        let drained = match self.pause.is_some() {
+            true if self.pause.as_ref().is_some_and(|pause| pause.holds(now).is_some()) => return None,
+            true => self.drained_by(now),
+            false => 0,
+        };
+        if let ([rule], [state], &[cost]) = (part.rules.of(part.margin), &mut *self.states, part.costs)
+            && cost > 0
+        {
+            // One limit, as most policies have: the same as below, without the loops.
+            rule.read(state, now, drained);
+            if rule.earliest(state, now, cost) > now {
+                return None;
+            }
+            charges.push(Charged::new(cost, rule.commit(state, now, cost)));
+            self.permits += u32::from(part.rules.rides);
+            return Some(Grant { now, ticket: self.ticket });
+        }
+        for ((rule, state), cost) in part.rules.of(part.margin).iter().zip(&mut self.states).zip(part.costs) {
+            rule.read(state, now, drained);
+            if *cost > 0 && rule.earliest(state, now, *cost) > now {
+                return None;
+            }
+        }
+        self.charge(part, now, |cost, mark| charges.push(Charged::new(cost, mark)));
+        Some(Grant { now, ticket: self.ticket })
     }
 
     /// Empties all that is not booked ahead, as of now.
@@ -177,7 +208,7 @@ pub(super) fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, w
         Joint::NotBefore(at) => (at, false),
     };
     let answers = parts.iter().zip(entries.iter_mut()).map(|(part, entry)| {
-        let mut answer = PartAnswer { ticket: entry.ticket(), ..PartAnswer::default() };
+        let mut answer = PartAnswer { ticket: entry.ticket, ..PartAnswer::default() };
         let rules = part.rules.of(part.margin);
         if granted {
             if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.holds(now).is_some()) {
@@ -187,7 +218,7 @@ pub(super) fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, w
                 answer.before =
                     Some(rules.iter().zip(&entry.states).map(|(rule, state)| rule.before(state)).collect());
             }
-            entry.charge(part, at, &mut answer.marks);
+            entry.charge(part, at, |_, mark| answer.marks.push(mark));
         } else {
             answer.levels = entry.levels(part, now);
             for (((rule, state), cost), level) in
@@ -227,7 +258,7 @@ fn paused(parts: &[Part<'_>], entries: &[&mut Entry], now: u64) -> Option<Answer
         for level in &mut levels {
             level.wait_us = at - now;
         }
-        PartAnswer { ticket: entry.ticket(), levels, ..PartAnswer::default() }
+        PartAnswer { ticket: entry.ticket, levels, ..PartAnswer::default() }
     });
     Some(Answer { now, at, outcome: Outcome::Paused { ask_again }, parts: answers.collect() })
 }
@@ -235,16 +266,23 @@ fn paused(parts: &[Part<'_>], entries: &[&mut Entry], now: u64) -> Option<Answer
 impl Entry {
     /// Frees the seats that a charge took.
     pub(super) fn free_seats(&mut self, charge: &Charge<'_>) {
-        for (label, cost) in charge.rules.labels.limits.iter().zip(charge.costs) {
-            let same = self.rules.labels.limits.iter().position(|other| other.name == label.name);
+        let unchanged = Arc::ptr_eq(&self.rules, charge.rules);
+        let rules = charge.rules.of(charge.margin).iter().enumerate();
+        for (i, _) in rules.filter(|(_, rule)| rule.is_seats()) {
+            let label = &charge.rules.labels.limits[i];
+            let same = match unchanged {
+                true => Some(i),
+                false => self.rules.labels.limits.iter().position(|other| other.name == label.name),
+            };
+            let cost = charge.charges[i].replace(0);
             if let Some(i) = same {
                 if let State::Seats(seats) = &mut self.states[i] {
-                    seats.in_use = seats.in_use.saturating_sub(*cost);
+                    seats.in_use = seats.in_use.saturating_sub(cost);
                 }
             } else if let Some(gone) = &mut self.gone
                 && let Some((_, in_use)) = gone.0.iter_mut().find(|(name, _)| *name == label.name)
             {
-                *in_use = in_use.saturating_sub(*cost);
+                *in_use = in_use.saturating_sub(cost);
             }
         }
     }

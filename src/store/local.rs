@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 
 use super::entry::{Entry, Pause, decide};
 use super::{
-    Answer, AnyStore, Charge, Forecast, Grant, Part, PauseAsk, Space, Standing, Store, Ticket, When, names,
+    Answer, AnyStore, Charge, Charges, Forecast, Grant, Part, PauseAsk, Space, Standing, Store, Ticket, When,
+    names,
 };
 use crate::algorithm::{Mark, NEVER, Rules, State, Used};
 use crate::clock;
@@ -34,10 +35,10 @@ const TIDY_FULL: usize = 8;
 /// Keys cost memory only while they are limited: one is forgotten once its state equals that of a key never
 /// seen.
 #[derive(Debug, Clone, Default)]
-pub struct Local(Arc<Table>);
+pub struct Local(pub(super) Arc<Table>);
 
 #[derive(Debug)]
-struct Table {
+pub(super) struct Table {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     keys: AtomicUsize,
@@ -110,7 +111,7 @@ impl Local {
             });
             self.0.keys.fetch_sub(gone, Ordering::Relaxed);
             let len = shard.entries.len();
-            shard.entries.shrink_to(len, |entry| entry.hash);
+            shard.entries.shrink_to(len, |entry| entry.ticket.hash);
         }
         self.0.keys.load(Ordering::Relaxed)
     }
@@ -136,11 +137,14 @@ impl From<&Local> for AnyStore {
 impl Table {
     /// Where a part's budget is: under its key, or under the key that new keys share while the table is
     /// full.
+    #[inline]
     fn home<'a>(&self, part: &Part<'a>) -> Home<'a> {
         let key = Home { space: part.space, key: Some(part.key), hash: self.key_hash(part) };
-        if !self.is_full() {
-            return key;
-        }
+        if self.is_full() { self.home_while_full(part, key) } else { key }
+    }
+
+    #[cold]
+    fn home_while_full<'a>(&self, part: &Part<'a>, key: Home<'a>) -> Home<'a> {
         let mut shard = self.lock(key.hash);
         if shard.find(&key).is_some() {
             return key;
@@ -190,7 +194,7 @@ impl Table {
             None => {
                 self.tidy(shard, now, TIDY);
                 let fresh = self.fresh(home, rules);
-                shard.entries.insert_unique(home.hash, fresh, |entry| entry.hash).bucket_index()
+                shard.entries.insert_unique(home.hash, fresh, |entry| entry.ticket.hash).bucket_index()
             }
         };
         let entry = shard.entries.get_bucket_mut(found).expect("it was just found or inserted");
@@ -199,15 +203,15 @@ impl Table {
     }
 
     fn fresh(&self, home: &Home<'_>, rules: &Arc<Rules>) -> Box<Entry> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let shared = if home.key.is_none() { Ticket::SHARED } else { 0 };
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed) | shared;
         if home.key.is_some() {
             self.keys.fetch_add(1, Ordering::Relaxed);
         }
         Box::new(Entry {
             key: home.key.map(Box::from),
             space: home.space,
-            hash: home.hash,
-            id,
+            ticket: Ticket { hash: home.hash, id },
             states: rules.fresh(),
             rules: rules.clone(),
             pause: None,
@@ -232,7 +236,7 @@ impl Table {
 
     fn by_ticket<R>(&self, ticket: Ticket, then: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let mut shard = self.lock(ticket.hash);
-        shard.entries.find_mut(ticket.hash, |entry| entry.id == ticket.id).map(|entry| then(entry))
+        shard.entries.find_mut(ticket.hash, |entry| entry.ticket.id == ticket.id).map(|entry| then(entry))
     }
 
     fn with_entry<R>(&self, part: &Part<'_>, then: impl FnOnce(&mut Entry, u64) -> R) -> R {
@@ -267,8 +271,8 @@ impl Table {
         for (part, home) in parts.iter().zip(&homes) {
             let i = order.binary_search(&self.shard(home.hash)).expect("its shard is locked");
             let shard = &mut *shards[i];
-            let id = self.entry(shard, home, part.rules, now).id;
-            let Ok(found) = shard.entries.find_entry(home.hash, |entry| entry.id == id) else {
+            let id = self.entry(shard, home, part.rules, now).ticket.id;
+            let Ok(found) = shard.entries.find_entry(home.hash, |entry| entry.ticket.id == id) else {
                 unreachable!("it was just found or inserted");
             };
             taken.push((i, found.remove().0));
@@ -278,13 +282,14 @@ impl Table {
         let answer = decide(parts, &mut entries, now, when);
         drop(entries);
         for (i, entry) in taken {
-            shards[i].entries.insert_unique(entry.hash, entry, |entry| entry.hash);
+            shards[i].entries.insert_unique(entry.ticket.hash, entry, |entry| entry.ticket.hash);
         }
         answer
     }
 }
 
 impl Shard {
+    #[inline]
     fn find(&mut self, home: &Home<'_>) -> Option<&mut Entry> {
         self.entries.find_mut(home.hash, |entry| home.is(entry)).map(|entry| &mut **entry)
     }
@@ -311,21 +316,14 @@ impl Store for Table {
         self.key_hash(part)
     }
 
-    fn try_now(&self, part: &Part<'_>, grant: &mut Grant) -> bool {
-        self.with_entry(part, |entry, now| {
-            if entry.pause.as_ref().is_some_and(|pause| pause.holds(now).is_some()) {
-                return false;
-            }
-            entry.refresh(part, now);
-            let rules = part.rules.of(part.margin);
-            let mut asked = rules.iter().zip(&entry.states).zip(part.costs).filter(|(_, cost)| **cost > 0);
-            if !asked.all(|((rule, state), cost)| rule.earliest(state, now, *cost) == now) {
-                return false;
-            }
-            (grant.now, grant.ticket) = (now, entry.ticket());
-            entry.charge(part, now, &mut grant.marks);
-            true
-        })
+    fn try_now(&self, part: &Part<'_>, at: Option<u64>, charges: &mut Charges) -> Option<Grant> {
+        let home = self.home(part);
+        let mut shard = self.lock(home.hash);
+        let now = at.unwrap_or_else(clock::now_us);
+        match shard.find(&home) {
+            Some(entry) if Arc::ptr_eq(&entry.rules, part.rules) => entry.try_now(part, now, charges),
+            _ => self.entry(&mut shard, &home, part.rules, now).try_now(part, now, charges),
+        }
     }
 
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer {
@@ -360,9 +358,10 @@ impl Store for Table {
             }
             let rules = charge.rules.of(charge.margin);
             for (i, (rule, state)) in rules.iter().zip(&mut entry.states).enumerate() {
-                if charge.costs[i] > 0 {
+                let cost = charge.charges[i].cost();
+                if cost > 0 {
                     let before = before.and_then(|before| before[i].as_ref());
-                    rule.take_back(state, charge.slot, charge.costs[i], before);
+                    rule.take_back(state, charge.slot, cost, before);
                 }
             }
             if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.probed == charge.slot) {
@@ -383,7 +382,7 @@ impl Store for Table {
         self.by_ticket(charge.ticket, |entry| entry.release(&charge));
     }
 
-    fn settle(&self, charge: Charge<'_>, index: usize, used: u64, mark: Mark) {
+    fn settle(&self, charge: Charge<'_>, index: usize, used: u64) {
         self.by_ticket(charge.ticket, |entry| {
             let now = clock::now_us();
             let label = &charge.rules.labels.limits[index];
@@ -395,7 +394,9 @@ impl Store for Table {
                 .iter()
                 .position(|other| other.name == label.name && other.unit == label.unit);
             if let Some(i) = same {
-                let booked = Used { slot: charge.slot, charged: charge.costs[index], used, mark };
+                let charged = &charge.charges[index];
+                let (slot, mark) = (charge.slot, charged.mark);
+                let booked = Used { slot, charged: charged.replace(used), used, mark };
                 rules.of(charge.margin)[i].settle(&mut entry.states[i], now, booked);
             }
         });

@@ -5,18 +5,24 @@
 //! the wrong order.
 
 mod entry;
+#[cfg(feature = "governor")]
+mod governor;
 mod local;
 mod names;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
+#[cfg(feature = "governor")]
+pub use governor::Governor;
 pub use local::Local;
 
-use crate::algorithm::{Mark, Rules, State};
+use crate::algorithm::{AHEAD_US, Mark, Rules, State};
 use crate::decision::Level;
 use crate::limit::Margin;
+use crate::policy::{ConfigError, Policy};
 
 /// A store of any kind; every store of this module turns into one.
 #[derive(Clone)]
@@ -87,15 +93,40 @@ pub(crate) enum Outcome {
     Paused { ask_again: u64 },
 }
 
-/// What is kept of the charges of a grant, by limit.
-pub(crate) type Marks = SmallVec<[Mark; 3]>;
+/// What one limit was charged, and what is kept of that.
+///
+/// Corrected in place by the store, in the step in which it corrects its state; so a permit needs no lock.
+#[derive(Debug)]
+pub(crate) struct Charged {
+    cost: AtomicU64,
+    pub(crate) mark: Mark,
+}
 
-/// A grant at now, and nothing but what has to be kept of it.
-#[derive(Debug, Default)]
+impl Charged {
+    #[inline]
+    pub(crate) fn new(cost: u64, mark: Mark) -> Self {
+        Self { cost: AtomicU64::new(cost), mark }
+    }
+
+    /// The cost as corrected last.
+    pub(crate) fn cost(&self) -> u64 {
+        self.cost.load(Ordering::Relaxed)
+    }
+
+    /// Corrects the cost and gives the one before.
+    pub(crate) fn replace(&self, cost: u64) -> u64 {
+        self.cost.swap(cost, Ordering::Relaxed)
+    }
+}
+
+/// By limit, in the policy's order.
+pub(crate) type Charges = SmallVec<[Charged; 3]>;
+
+/// A grant at now.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
     pub(crate) now: u64,
     pub(crate) ticket: Ticket,
-    pub(crate) marks: Marks,
 }
 
 /// One part of an answer.
@@ -105,7 +136,7 @@ pub(crate) struct PartAnswer {
     /// Refused: how each limit stands.
     pub(crate) levels: SmallVec<[Level; 3]>,
     /// Granted: how each limit stood, and what later corrections need.
-    pub(crate) marks: Marks,
+    pub(crate) marks: SmallVec<[Mark; 3]>,
     /// Granted to one who waited: the states before, for taking the booking back.
     pub(crate) before: Option<Box<[Option<State>]>>,
 }
@@ -115,8 +146,15 @@ pub(crate) struct PartAnswer {
 pub(crate) struct Ticket {
     pub(crate) hash: u64,
     pub(crate) id: u64,
-    /// Whether keys share it: the table was full.
-    pub(crate) shared: bool,
+}
+
+impl Ticket {
+    /// Marks the id of a budget that keys share: the table was full.
+    pub(crate) const SHARED: u64 = 1 << 63;
+
+    pub(crate) fn is_shared(self) -> bool {
+        self.id & Self::SHARED != 0
+    }
 }
 
 /// A charge to correct.
@@ -127,7 +165,7 @@ pub(crate) struct Charge<'a> {
     pub(crate) margin: Margin,
     pub(crate) slot: u64,
     /// By limit, in the policy's order.
-    pub(crate) costs: &'a [u64],
+    pub(crate) charges: &'a [Charged],
 }
 
 /// A pause of a key.
@@ -166,9 +204,17 @@ pub(crate) trait Store: Send + Sync {
     fn hash(&self, part: &Part<'_>) -> u64;
     /// Gives a space back: the limiter that opened it is gone.
     fn leave(&self, space: Space);
-    /// Grants one part at now and fills in the grant, or writes nothing: the way of every call that does not
-    /// wait.
-    fn try_now(&self, part: &Part<'_>, grant: &mut Grant) -> bool;
+    /// Whether it can decide over these limits.
+    fn check(&self, _policy: &Policy) -> Result<(), ConfigError> {
+        Ok(())
+    }
+    /// How far ahead of now it books a slot.
+    fn ahead_us(&self) -> u64 {
+        AHEAD_US
+    }
+    /// Grants one part at now and adds what was charged to `charges`, or writes nothing: the way of every call
+    /// that does not wait. Now is the instant given, or else the clock's.
+    fn try_now(&self, part: &Part<'_>, at: Option<u64>, charges: &mut Charges) -> Option<Grant>;
     /// Bounds the keys kept, where no bound was stated.
     fn bound_keys(&self, _keys: usize) {}
     /// Decides over all parts: charges all at one instant, or writes nothing.
@@ -177,12 +223,13 @@ pub(crate) trait Store: Send + Sync {
     fn charge(&self, part: Part<'_>);
     /// Takes a booking back if it is still the last one, and its seats and its turn as a probe in any case.
     fn take_back(&self, charge: Charge<'_>, before: Option<&[Option<State>]>);
-    /// Gives back the seats of a permit that stays.
+    /// Gives back the seats of a permit that stays: they cost 0 from then on.
     fn free_seats(&self, charge: Charge<'_>);
     /// Gives back what rides on a permit that goes: its seats, and that its key has to be kept for it.
     fn release(&self, charge: Charge<'_>);
-    /// Corrects the charge under the limit at `index` to what was really used; `marks` are the charge's.
-    fn settle(&self, charge: Charge<'_>, index: usize, used: u64, mark: Mark);
+    /// Corrects the charge under the limit at `index` to what was really used. In one step with the state, so
+    /// that of two corrections the second starts from the first.
+    fn settle(&self, charge: Charge<'_>, index: usize, used: u64);
     /// Holds a key, or holds it longer; never shorter.
     fn pause(&self, part: Part<'_>, pause: PauseAsk);
     /// Empties a key's budgets as of now.

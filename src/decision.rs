@@ -29,12 +29,19 @@ pub(crate) struct Labels {
     pub(crate) limits: Box<[Label]>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) name: Box<str>,
     pub(crate) unit: Box<str>,
     pub(crate) quota: u64,
     pub(crate) window_us: Option<u64>,
+}
+
+impl Label {
+    /// Whether both are one limit, whatever its numbers: of the same name and unit.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.name == other.name && self.unit == other.unit
+    }
 }
 
 /// What was decided about one call.

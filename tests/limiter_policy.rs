@@ -2,12 +2,18 @@
 
 mod kit;
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forbear::store::Local;
 use forbear::{Ask, ConfigError, Limit, Limiter, Permit, Policy, Rate, Refused, RefusedKind};
 use kit::{ask, bucket, call, hold, limiter, ms, secs, settle};
 use tokio::time::{Instant, sleep};
+
+fn poll_once<F: Future>(future: &mut Pin<&mut F>) -> Poll<F::Output> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
 
 #[tokio::test(start_paused = true)]
 async fn b145_new_numbers_hold_at_once_and_what_was_used_stays_used() {
@@ -106,6 +112,43 @@ async fn seats_that_are_out_count_when_their_limit_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn seats_that_are_out_count_under_their_limit_and_no_other_of_its_name() {
+    let named = |limit: Limit| Policy::new("named").limit(limit.named("x"));
+    let (seats, jobs) = (|| named(Limit::concurrency(1)), || named(Limit::concurrency(1).unit("requests")));
+    let limiter = limiter(seats());
+    let seat = limiter.acquire("k").await.unwrap();
+    limiter.set_policy(jobs()).unwrap();
+    let job = limiter.try_acquire("k").await.unwrap();
+    drop(seat);
+    assert!(limiter.try_acquire("k").await.is_err(), "what came back was no job");
+    // A rate of that name in between.
+    limiter.set_policy(named("100/s".into())).unwrap();
+    drop(limiter.try_acquire("k").await.unwrap());
+    limiter.set_policy(jobs()).unwrap();
+    assert!(limiter.try_acquire("k").await.is_err(), "the job is still under way");
+    drop(job);
+    drop(limiter.try_acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_granted_and_waits_again_pays_what_the_new_policy_counts() {
+    let limiter = limiter(Policy::new("again").limit("1 at once"));
+    let first = limiter.acquire("k").await.unwrap();
+    let mut late = std::pin::pin!(limiter.acquire("k"));
+    assert!(poll_once(&mut late).is_pending());
+    drop(first);
+    settle().await;
+    limiter.set_policy(Policy::new("again").limit("100/s").limit("1 at once")).unwrap();
+    // It does not come for its seat, and others do.
+    let other = hold(&limiter, "k").await.unwrap().unwrap();
+    assert!(poll_once(&mut late).is_pending(), "its seat is taken");
+    drop(other);
+    let late = late.await.unwrap();
+    late.settle("requests", 2);
+    assert!(limiter.try_acquire("k").await.is_err(), "it has the only seat");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_faulty_policy_changes_nothing() {
     let limiter = limiter(Policy::new("kept").limit("10/s"));
     let fault = limiter.set_policy(Policy::new("other").limit("10/s")).unwrap_err();
@@ -139,6 +182,21 @@ async fn observing_lets_all_through_and_says_what_it_would_have_refused() {
     let paused = limiter.acquire("k").await.unwrap().decision();
     assert!(!paused.granted() && paused.paused());
     assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn observing_lets_through_what_can_never_fit() {
+    let limiter = limiter(Policy::new("never").limit("5 tokens/s burst 5").observe_only());
+    let dear = || Ask::new("k").cost("tokens", 6);
+    for permit in [limiter.acquire(dear()).await.unwrap(), limiter.try_acquire(dear()).await.unwrap()] {
+        assert!(!permit.decision().granted());
+        permit.settle("tokens", 5);
+    }
+    let chain = Limiter::acquire_all(&[(&limiter, dear())]).await.unwrap();
+    assert!(!chain[0].decision().granted());
+    assert_eq!(limiter.peek("k").await.remaining(), 5, "nothing was charged");
+    limiter.close();
+    assert_eq!(limiter.acquire(dear()).await.map(drop).unwrap_err().policy(), "never");
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,7 +29,8 @@ pub struct Refusal<'a> {
 }
 
 impl Refusal<'_> {
-    /// From the decision until the request could have gone; a second where nobody can tell, as for a seat.
+    /// From the decision until the request could have gone. Where nobody can tell, as for a seat: a second, or
+    /// as long as the policy's other limits ask for.
     /// `None` where no wait would help: the cost is above what the limit can hold.
     pub fn wait(&self) -> Option<Duration> {
         wait(self.refused)
@@ -111,9 +112,16 @@ pub fn refuse(refused: &Refused) -> Response<Bytes> {
 /// Whether time, or a seat, would help; else the request or the server is at fault.
 fn wait(refused: &Refused) -> Option<Duration> {
     match refused.kind() {
-        RefusedKind::NeverFits | RefusedKind::UnknownUnit | RefusedKind::NoCost => None,
-        _ => Some(refused.retry_after().unwrap_or(UNKNOWN_WAIT)),
+        RefusedKind::NeverFits | RefusedKind::UnknownUnit | RefusedKind::NoCost | RefusedKind::NoRuntime => {
+            None
+        }
+        _ => Some(refused.retry_after().unwrap_or_else(|| at_least(refused.decision()))),
     }
+}
+
+/// Where nobody can tell when there is a seat: what the other limits ask for in any case.
+fn at_least(decision: &Decision) -> Duration {
+    decision.limits().map(|limit| limit.wait()).max().unwrap_or_default().max(UNKNOWN_WAIT)
 }
 
 pub(crate) fn status(refused: &Refused) -> StatusCode {

@@ -83,6 +83,22 @@ async fn b122_a_wait_rounds_up_and_whoever_waits_it_is_admitted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_a_seat_is_missing_the_wait_of_the_other_limits_is_told() {
+    let window = Limit::fixed_window(Rate::per_minute(2));
+    let policy = Policy::new("address").limit(window).limit("1 at once");
+    let layer = LimitLayer::new(policy, Key::peer(), Local::new()).build().expect("a layer");
+    let ask = async || service(&layer).oneshot(from("192.0.2.1")).await.unwrap();
+    let seated = ask().await;
+    assert_eq!(header(&ask().await, "retry-after"), "1", "the window has room");
+    drop(seated);
+    let _seated = ask().await;
+    let refused = ask().await;
+    assert_eq!((refused.status().as_u16(), header(&refused, "x-ratelimit-policy")), (503, "at-once"));
+    assert_eq!(header(&refused, "retry-after"), "60");
+    assert_eq!(header(&refused, "ratelimit"), "\"requests/min\";r=0;t=60, \"at-once\";r=0");
+}
+
+#[tokio::test(start_paused = true)]
 async fn b110_headers_are_of_the_decision_and_never_negative() {
     let window = || Policy::new("address").limit(Limit::fixed_window(Rate::per_second(2)));
     let layer = LimitLayer::new(window(), Key::peer(), Local::new()).build().expect("a layer");

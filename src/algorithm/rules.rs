@@ -145,11 +145,7 @@ impl Rules {
     /// used, and limits that are new begin unused.
     pub(crate) fn adopt(&self, old: &Rules, states: &[State], now: u64) -> SmallVec<[State; 1]> {
         let adopt = |(label, rule): (&Label, &Rule)| {
-            let same = old
-                .labels
-                .limits
-                .iter()
-                .position(|former| former.name == label.name && former.unit == label.unit);
+            let same = old.labels.limits.iter().position(|former| former.is_same(label));
             same.map_or_else(|| rule.fresh(), |i| rule.adopt(&old.bare[i], states[i].clone(), now))
         };
         self.labels.limits.iter().zip(&self.bare).map(adopt).collect()

@@ -47,6 +47,7 @@ impl Limiter {
             let max_wait = plan.max_wait_of(ask);
             match plan.check(ask, max_wait) {
                 Ok(cost) => costs.push(cost),
+                Err(_) if plan.policy.is_observe_only() => return None,
                 Err(refused) => return Some(Err(refused)),
             }
             may_wait |= !max_wait.is_zero() || plan.rules.holds();

@@ -181,7 +181,10 @@ impl Limiter {
     fn try_start(&self, ask: &Ask<'_>) -> Result<Permit, Refused> {
         loop {
             let plan = self.core.current.load();
-            let costs = plan.check(ask, Duration::ZERO)?;
+            let costs = match plan.check(ask, Duration::ZERO) {
+                Ok(costs) => costs,
+                Err(refused) => return plan.observed(self.margin, &refused).ok_or(refused),
+            };
             let Some((answer, part)) = self.ask_now(&plan, ask, &costs) else {
                 match Queue::refuse(&plan, self.margin, ask, &costs, Duration::ZERO) {
                     Some(refused) => return Err(refused),
@@ -235,7 +238,10 @@ impl Limiter {
         loop {
             let plan = self.core.current.load();
             let max_wait = plan.max_wait_of(ask);
-            let costs = plan.check(ask, max_wait)?;
+            let costs = match plan.check(ask, max_wait) {
+                Ok(costs) => costs,
+                Err(refused) => return plan.observed(self.margin, &refused).map(Start::Go).ok_or(refused),
+            };
             let holds = plan.rules.holds();
             if let Some((answer, part)) = self.ask_now(&plan, ask, &costs) {
                 if plan.lets_through(&answer) {

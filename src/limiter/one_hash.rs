@@ -42,6 +42,10 @@ impl Store for OneHash {
         self.inner.leave(space);
     }
 
+    fn bound_keys(&self, keys: usize) {
+        self.inner.bound_keys(keys);
+    }
+
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer {
         let mut answer = self.inner.decide(parts, when);
         for part in &mut answer.parts {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Ask, Refused, RefusedKind, Shared};
+use super::{Ask, Permit, Refused, RefusedKind, Shared};
 use crate::algorithm::{CostFault, Costs, NEVER, Rules};
+use crate::clock;
 use crate::decision::{Decision, Level};
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
@@ -66,6 +67,17 @@ impl Plan {
 
     pub(super) fn lets_through(&self, answer: &Answer) -> bool {
         answer.outcome == Outcome::Granted || self.policy.is_observe_only()
+    }
+
+    /// The permit of a call that was refused because it can never fit, under a policy that only observes.
+    pub(super) fn observed(self: &Arc<Self>, margin: Margin, refused: &Refused) -> Option<Permit> {
+        let closed = self.shared.closed.load(Ordering::Relaxed);
+        if !self.policy.is_observe_only() || refused.kind() != RefusedKind::NeverFits || closed {
+            return None;
+        }
+        let answer =
+            Answer { now: clock::now_us(), at: NEVER, outcome: Outcome::Refused, parts: SmallVec::new() };
+        Some(Permit::of(self.clone(), margin, Costs::new(), &answer, PartAnswer::default()))
     }
 
     /// The refusal of a call before anything was asked.

@@ -291,14 +291,23 @@ impl Queue {
             here.clear();
             callers.sort_unstable_by_key(|(seq, ..)| *seq);
             for (seq, key, margin, mut caller) in callers {
-                if caller.waits() {
+                // Who was granted and has not come for it may have to wait again.
+                if !matches!(caller.state, Waiting::Refused(_)) {
                     let stated = caller.stated.iter().map(|(unit, cost)| (&**unit, *cost));
                     let counted =
                         stated.filter(|(unit, _)| plan.rules.counts(unit)).collect::<SmallVec<[_; 3]>>();
                     match plan.rules.costs(&counted) {
                         Ok(costs) => caller.costs = costs,
                         Err(fault) => {
-                            caller.state = Waiting::Refused(plan.refuse_cost(fault, caller.max_wait));
+                            let refused = plan.refuse_cost(fault, caller.max_wait);
+                            let answer = match plan.observed(margin, &refused) {
+                                Some(permit) => Waiting::Granted(Box::new(permit), clock::now_us()),
+                                None => Waiting::Refused(refused),
+                            };
+                            if let Waiting::Granted(permit, _) = std::mem::replace(&mut caller.state, answer)
+                            {
+                                permit.take_back();
+                            }
                         }
                     }
                 }

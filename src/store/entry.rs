@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Answer, Charge, Charged, Charges, Grant, Outcome, Part, PartAnswer, Space, Ticket, When};
 use crate::algorithm::{Joint, Mark, NEVER, Rules, State, joint_earliest};
-use crate::decision::Level;
+use crate::decision::{Label, Level};
 
 /// One key of one policy.
 #[derive(Debug)]
@@ -26,10 +26,10 @@ pub(super) struct Entry {
     pub(super) gone: Option<Box<GoneSeats>>,
 }
 
-/// Seats that are out under limits that the policy has no more, by the limit's name. Should one come back, they
-/// count.
+/// Seats that are out under limits that the policy has no more, by the limit's name and unit. Should one come
+/// back, they count.
 #[derive(Debug, Default)]
-pub(super) struct GoneSeats(Vec<(Box<str>, u64)>);
+pub(super) struct GoneSeats(Vec<(Label, u64)>);
 
 /// The key's last pause. It outlives its end by one budget, for until then the drain can be told.
 #[derive(Debug, Default, Clone, Copy)]
@@ -63,24 +63,33 @@ impl Entry {
         }
         let states = rules.adopt(&self.rules, &self.states, now);
         let old = std::mem::replace(&mut self.rules, rules.clone());
-        for (label, state) in old.labels.limits.iter().zip(std::mem::replace(&mut self.states, states)) {
-            let is_gone = rules.labels.limits.iter().all(|kept| kept.name != label.name);
+        let former = std::mem::replace(&mut self.states, states);
+        for (label, state) in old.labels.limits.iter().zip(former) {
             if let State::Seats(seats) = state
                 && seats.in_use > 0
-                && is_gone
+                && self.seats_of(label).is_none()
             {
-                self.gone.get_or_insert_default().0.push((label.name.clone(), seats.in_use));
+                self.gone.get_or_insert_default().0.push((label.clone(), seats.in_use));
             }
         }
         let Some(gone) = &mut self.gone else { return };
         for (label, state) in rules.labels.limits.iter().zip(&mut self.states) {
             if let State::Seats(seats) = state
-                && let Some(i) = gone.0.iter().position(|(name, _)| *name == label.name)
+                && let Some(i) = gone.0.iter().position(|(former, _)| former.is_same(label))
             {
                 seats.in_use += gone.0.swap_remove(i).1;
             }
         }
         self.gone.take_if(|gone| gone.0.is_empty());
+    }
+
+    /// The seats that are in use under the limit of this name and unit, if the policy has it as one of seats.
+    fn seats_of(&mut self, label: &Label) -> Option<&mut u64> {
+        let i = self.rules.labels.limits.iter().position(|other| other.is_same(label))?;
+        match &mut self.states[i] {
+            State::Seats(seats) => Some(&mut seats.in_use),
+            _ => None,
+        }
     }
 
     pub(super) fn is_fresh(&self, now: u64) -> bool {
@@ -269,19 +278,19 @@ impl Entry {
         let unchanged = Arc::ptr_eq(&self.rules, charge.rules);
         let rules = charge.rules.of(charge.margin).iter().enumerate();
         for (i, _) in rules.filter(|(_, rule)| rule.is_seats()) {
-            let label = &charge.rules.labels.limits[i];
-            let same = match unchanged {
-                true => Some(i),
-                false => self.rules.labels.limits.iter().position(|other| other.name == label.name),
-            };
             let cost = charge.charges[i].replace(0);
-            if let Some(i) = same {
-                if let State::Seats(seats) = &mut self.states[i] {
-                    seats.in_use = seats.in_use.saturating_sub(cost);
-                }
-            } else if let Some(gone) = &mut self.gone
-                && let Some((_, in_use)) = gone.0.iter_mut().find(|(name, _)| *name == label.name)
-            {
+            let label = &charge.rules.labels.limits[i];
+            let gone = self.gone.as_mut();
+            let gone = gone.and_then(|gone| gone.0.iter_mut().find(|(former, _)| former.is_same(label)));
+            let in_use = match (gone, &mut self.states[..]) {
+                (Some((_, in_use)), _) => Some(in_use),
+                (None, states) if unchanged => match &mut states[i] {
+                    State::Seats(seats) => Some(&mut seats.in_use),
+                    _ => None,
+                },
+                (None, _) => self.seats_of(label),
+            };
+            if let Some(in_use) = in_use {
                 *in_use = in_use.saturating_sub(cost);
             }
         }

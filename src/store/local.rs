@@ -305,6 +305,11 @@ impl Store for Table {
         space
     }
 
+    fn bound_keys(&self, keys: usize) {
+        // Only if nobody stated a bound.
+        _ = self.max_keys.compare_exchange(usize::MAX, keys, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     fn leave(&self, space: Space) {
         let spaces = self.spaces.lock();
         if let Some((name, _)) = spaces.iter().find(|(_, opened)| **opened == space) {
@@ -388,11 +393,7 @@ impl Store for Table {
             let label = &charge.rules.labels.limits[index];
             // Under rules that came later, only a limit that is still there.
             let rules = entry.rules.clone();
-            let same = rules
-                .labels
-                .limits
-                .iter()
-                .position(|other| other.name == label.name && other.unit == label.unit);
+            let same = rules.labels.limits.iter().position(|other| other.is_same(label));
             if let Some(i) = same {
                 let charged = &charge.charges[index];
                 let (slot, mark) = (charge.slot, charged.mark);

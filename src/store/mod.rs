@@ -215,8 +215,8 @@ pub(crate) trait Store: Send + Sync {
     /// Grants one part at now and adds what was charged to `charges`, or writes nothing: the way of every call
     /// that does not wait. Now is the instant given, or else the clock's.
     fn try_now(&self, part: &Part<'_>, at: Option<u64>, charges: &mut Charges) -> Option<Grant>;
-    /// Bounds the keys kept, where no bound was stated.
-    fn bound_keys(&self, _keys: usize) {}
+    /// Bounds the keys kept, where no bound was stated; nothing to do where a store forgets by itself.
+    fn bound_keys(&self, keys: usize);
     /// Decides over all parts: charges all at one instant, or writes nothing.
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer;
     /// Charges whatever the state: for what was already sent.

@@ -403,3 +403,19 @@ fn faults_come_out_where_the_client_is_built() {
     assert!(fault(two).contains("a b"), "the first");
     assert!(forbear::wrap(reqwest::Client::new(), Policy::new("p").limit("500/minute?")).is_err());
 }
+
+#[test]
+fn a_refusal_is_found_whatever_wraps_it() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let refused = runtime.block_on(async {
+        let policy = Policy::new("wrapped").limit("10/s burst 10").limit("100 tokens/s burst 100");
+        let limiter = Limiter::new(policy, forbear::store::Local::new()).unwrap();
+        limiter.acquire(forbear::Ask::new("k").cost("tokens", 101)).await.unwrap_err()
+    });
+    assert_eq!(refused.limit(), Some("tokens/s"));
+    assert!(refused.to_string().contains("`tokens/s`"), "{refused}");
+    let io = std::io::Error::other(refused);
+    assert!(Refused::of(&io).is_some());
+    let twice = reqwest_middleware::Error::middleware(std::io::Error::other(io));
+    assert_eq!(Refused::of(&twice).unwrap().kind(), RefusedKind::NeverFits);
+}

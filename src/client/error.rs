@@ -8,7 +8,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-use crate::limiter::{Last, Refused};
+use crate::limiter::{Last, Refused, find};
 
 /// The total time of a call was over before a response's head was there.
 ///
@@ -29,14 +29,7 @@ impl TimedOut {
 
     /// Finds it in an error or anywhere down its chain of sources.
     pub fn of<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a TimedOut> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(timed_out) = error.downcast_ref::<TimedOut>() {
-                return Some(timed_out);
-            }
-            next = error.source();
-        }
-        None
+        find(error)
     }
 
     /// From the start of the call until its time was over.

@@ -293,7 +293,7 @@ impl Throttle {
         let response = next.run(request, extensions).await?;
         let (mut response, signals) = receipt::read_as(self.reading, response, sent).await;
         self.observe(&response, &signals, &origin);
-        if signals.class() == Class::Throttle && aboard.is_some() {
+        if signals.class() != Class::None && aboard.is_some() {
             Box::pin(self.note_pause(&origin, call)).await;
         }
         if !settle.is_empty() {

@@ -31,6 +31,8 @@ use tokio::time::Instant;
 pub use ask::Ask;
 pub use peek::Peek;
 pub use permit::Permit;
+#[cfg(feature = "client")]
+pub(crate) use refused::find;
 pub use refused::{Last, Refused, RefusedKind};
 
 use answers::{Answers, Verdict};

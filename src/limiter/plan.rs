@@ -94,12 +94,12 @@ impl Plan {
 
     pub(super) fn refuse_cost(&self, fault: CostFault<'_>, max_wait: Duration) -> Refused {
         match fault {
-            CostFault::Unknown(unit) => self.refuse(RefusedKind::UnknownUnit, max_wait).unit(unit),
+            CostFault::Unknown(unit) => self.refuse(RefusedKind::UnknownUnit, max_wait).naming(unit),
             CostFault::Missing(i) => {
-                self.refuse(RefusedKind::NoCost, max_wait).unit(&self.rules.labels.limits[i].unit)
+                self.refuse(RefusedKind::NoCost, max_wait).naming(&self.rules.labels.limits[i].unit)
             }
             CostFault::NeverFits(i) => {
-                self.refuse(RefusedKind::NeverFits, max_wait).unit(&self.rules.labels.limits[i].name)
+                self.refuse(RefusedKind::NeverFits, max_wait).naming(&self.rules.labels.limits[i].name)
             }
         }
     }

@@ -48,7 +48,7 @@ struct Inner {
     kind: RefusedKind,
     decision: Decision,
     max_wait: Duration,
-    unit: Option<String>,
+    named: Option<String>,
     hint: Option<&'static str>,
     last: Option<Last>,
 }
@@ -64,12 +64,12 @@ pub struct Last {
 
 impl Refused {
     pub(crate) fn new(kind: RefusedKind, decision: Decision, max_wait: Duration) -> Self {
-        Self(Box::new(Inner { kind, decision, max_wait, unit: None, hint: None, last: None }))
+        Self(Box::new(Inner { kind, decision, max_wait, named: None, hint: None, last: None }))
     }
 
-    /// Names the unit that is unknown or missing.
-    pub(crate) fn unit(mut self, unit: &str) -> Self {
-        self.0.unit = Some(unit.chars().take(50).collect());
+    /// Names the unit that is unknown or missing, or the limit under which the cost never fits.
+    pub(crate) fn naming(mut self, name: &str) -> Self {
+        self.0.named = Some(name.chars().take(100).collect());
         self
     }
 
@@ -88,21 +88,7 @@ impl Refused {
 
     /// Finds the refusal in an error or anywhere down its chain of sources.
     pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refused> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(refused) = error.downcast_ref::<Refused>() {
-                return Some(refused);
-            }
-            #[cfg(feature = "client")]
-            if let Some(reqwest_middleware::Error::Middleware(inner)) = error.downcast_ref() {
-                // That error is transparent: its source skips what it wraps.
-                if let Some(refused) = inner.downcast_ref::<Refused>() {
-                    return Some(refused);
-                }
-            }
-            next = error.source();
-        }
-        None
+        find(error)
     }
 
     /// Why.
@@ -128,7 +114,10 @@ impl Refused {
 
     /// Name of the limit that refused, if it was one limit.
     pub fn limit(&self) -> Option<&str> {
-        self.0.decision.refused_by()
+        match self.0.kind {
+            RefusedKind::NeverFits => self.0.named.as_deref(),
+            _ => self.0.decision.refused_by(),
+        }
     }
 
     /// The decision behind the refusal: what is left under each limit.
@@ -150,12 +139,12 @@ impl Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, decision, max_wait, unit, hint, last } = &*self.0;
+        let Inner { kind, decision, max_wait, named, hint, last } = &*self.0;
         write!(f, "client-side limit of policy `{}`", decision.policy())?;
-        if let Some(limit) = decision.refused_by() {
+        if let Some(limit) = self.limit() {
             write!(f, ", `{limit}`")?;
         }
-        let unit = unit.as_deref().unwrap_or("?");
+        let named = named.as_deref().unwrap_or("?");
         match kind {
             RefusedKind::RateLimited => {
                 write!(f, ": would wait {}, may wait {}", Secs(decision.wait()), Secs(*max_wait))
@@ -166,8 +155,8 @@ impl fmt::Display for Refused {
             RefusedKind::NoSeat => write!(f, ": no seat came free in {}", Secs(*max_wait)),
             RefusedKind::QueueFull => write!(f, ": the queue is full"),
             RefusedKind::NeverFits => write!(f, ": the cost can never fit"),
-            RefusedKind::UnknownUnit => write!(f, ": a cost in `{unit}`, which no limit counts"),
-            RefusedKind::NoCost => write!(f, ": no cost in `{unit}` was stated, which a limit counts"),
+            RefusedKind::UnknownUnit => write!(f, ": a cost in `{named}`, which no limit counts"),
+            RefusedKind::NoCost => write!(f, ": no cost in `{named}` was stated, which a limit counts"),
             RefusedKind::Closed => write!(f, ": the limiter is closed"),
             RefusedKind::NoRuntime => write!(f, ": there is no tokio runtime to wait in"),
         }?;
@@ -182,6 +171,25 @@ impl fmt::Display for Refused {
 }
 
 impl Error for Refused {}
+
+/// Finds an error of this type in `error` or anywhere down its chain, whatever wraps it.
+pub(crate) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // The source of these two skips what they wrap.
+        #[cfg(feature = "client")]
+        if let Some(reqwest_middleware::Error::Middleware(inner)) = error.downcast_ref() {
+            next = Some(inner.as_ref());
+            continue;
+        }
+        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        next = wrapped.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
+}
 
 /// A duration to read: three digits behind the point, without the zeros.
 struct Secs(Duration);

@@ -1,7 +1,7 @@
 //! The last bench: prints the ratios that the product promises beside what they were just measured to be.
 //!
-//! Both sides of a ratio are measured in turns, a few milliseconds apart. The medians of all turns are
-//! compared.
+//! Both sides of a ratio are measured in turns, a few milliseconds apart. The lower quartiles
+//! of all turns are compared.
 
 use std::alloc::System;
 use std::hint::black_box;

@@ -78,6 +78,18 @@ fn b053_a_fraction_is_read_and_rounds_up() {
 }
 
 #[test]
+fn a_unit_that_is_spelled_out_leaves_no_doubt() {
+    for (value, secs) in
+        [("30 s", 30), ("30 seconds", 30), ("1 Second", 1), ("2 min", 120), ("0.5 hours", 1_800)]
+    {
+        assert_eq!(wait(&[("retry-after", value)]), seconds(secs), "{value:?}");
+    }
+    for value in ["30 apples", "s", "- 30 s", "30 s ago"] {
+        assert_eq!(wait(&[("retry-after", value)]), None, "{value:?}");
+    }
+}
+
+#[test]
 fn b074_a_body_that_is_not_json_takes_nothing_from_the_header() {
     let signals = read(429, &[("content-type", "text/html"), ("retry-after", "3")]);
     let signals = signals.with_body(b"<html>busy</html>");

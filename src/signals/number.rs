@@ -121,6 +121,19 @@ pub(super) fn go_duration(text: &[u8]) -> Option<Duration> {
     (!text.is_empty()).then(|| from_nanos_up(nanos))
 }
 
+/// Reads one number with its unit as a word, `30 seconds` or `2 min`.
+pub(super) fn spelled_duration(text: &[u8]) -> Option<Duration> {
+    const WORDS: [(&[&str], u128); 3] = [
+        (&["s", "sec", "secs", "second", "seconds"], NANOS_PER_S),
+        (&["min", "mins", "minute", "minutes"], 60 * NANOS_PER_S),
+        (&["h", "hr", "hrs", "hour", "hours"], 3_600 * NANOS_PER_S),
+    ];
+    let (number, rest) = Decimal::parse_prefix(text)?;
+    let is_it = |word: &&str| trim(rest).eq_ignore_ascii_case(word.as_bytes());
+    let (_, unit) = WORDS.iter().find(|(words, _)| words.iter().any(|word| is_it(&word)))?;
+    Some(from_nanos_up(number.nanos_up(*unit)))
+}
+
 fn go_unit(text: &[u8]) -> Option<(u128, &[u8])> {
     // The longer spellings first; the micro sign is U+00B5 or U+03BC in UTF-8, or one Latin-1 byte.
     const UNITS: [(&[u8], u128); 10] = [

@@ -2,7 +2,7 @@
 //!
 //! The longest valid reading counts, so that a repeated or joined field is early for nobody. Where
 //! milliseconds and whole seconds tell the same wait, the finer one is taken. What breaks the grammar but
-//! leaves no doubt (`2.0`, `"120"`, `30s`) is honoured; the rest is absent, never zero, and warned of once.
+//! leaves no doubt (`2.0`, `"120"`, `30s`, `30 seconds`) is honoured; the rest is absent, never zero, and warned of once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::Source;
 use super::clock::Clock;
 use super::date::is_weekday;
 use super::field::{Field, Fields};
-use super::number::{Decimal, go_duration, trim, unquote};
+use super::number::{Decimal, go_duration, spelled_duration, trim, unquote};
 
 /// The explicit waits of one response, each the longest of its kind.
 #[derive(Clone, Copy, Default)]
@@ -83,6 +83,7 @@ fn seconds_or_date(text: &[u8], clock: &Clock<'_>) -> Option<Duration> {
     Decimal::parse(text)
         .map(Decimal::seconds)
         .or_else(|| go_duration(text))
+        .or_else(|| spelled_duration(text))
         .or_else(|| clock.until_written(text))
 }
 

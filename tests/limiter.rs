@@ -370,3 +370,16 @@ async fn callers_that_go_when_a_window_opens_are_not_late_for_it() {
         assert_eq!(call.await.unwrap().unwrap(), secs(if i < 10 { 0 } else { 10 }));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stamp_that_is_late_is_no_clock_that_was_set_back() {
+    let limiter = limiter(Policy::new("late").limit("10/s burst 10"));
+    let stamp = Instant::now();
+    sleep(secs(3_600)).await;
+    let mut granted = 0;
+    for _ in 0..50 {
+        granted += usize::from(limiter.try_acquire("k").await.is_ok());
+        granted += usize::from(limiter.try_acquire_at("k", stamp).is_ok());
+    }
+    assert_eq!(granted, 10);
+}

@@ -177,6 +177,8 @@ async fn a_leaky_bucket_holds_calls_in_its_own_time_and_refuses_when_it_is_full(
     assert_eq!(limiter.waiting("k"), 10);
     let tried = limiter.try_acquire("k").await.unwrap_err();
     assert_eq!(tried.kind(), RefusedKind::QueueFull);
+    let told = tried.decision();
+    assert_eq!((told.remaining(), told.reset_after()), (0, ms(1_100)), "the queue is part of what is used");
     assert_eq!(limiter.waiting("k"), 10);
     let mut full = 0;
     let mut times = Vec::new();

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::RefusedKind;
 use crate::algorithm::{AHEAD_US, Joint, Rule, State, joint_earliest};
 use crate::clock::micros;
+use crate::decision::Level;
 use crate::store;
 
 /// How far a caller may go from when it was expected to, before the forecast counts as wrong.
@@ -83,6 +84,11 @@ impl Forecast {
     /// When one more unit fits under one limit.
     pub(super) fn fits(&self, rules: &[Rule], i: usize, now: u64) -> u64 {
         rules[i].earliest(&self.states[i], self.from.max(now), 1)
+    }
+
+    /// How one limit stands behind all who wait.
+    pub(super) fn level(&self, rules: &[Rule], i: usize, now: u64) -> Level {
+        rules[i].level(&self.states[i], now)
     }
 
     pub(super) fn charge(&mut self, rules: &[Rule], costs: &[u64], at: u64) {

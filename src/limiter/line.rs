@@ -291,12 +291,18 @@ impl Line {
         let rules = self.plan.rules.of(self.margin);
         let mut levels = standing.levels;
         for (i, level) in levels.iter_mut().enumerate() {
-            // The limit that the wait is for is the one that holds longest for those who wait already.
-            level.wait_us = match &self.forecast {
-                _ if rules[i].is_seats() && seatless && level.remaining == 0 => NEVER,
-                Some(forecast) if !rules[i].is_seats() => forecast.fits(rules, i, now).saturating_sub(now),
-                _ => 0,
-            };
+            match &self.forecast {
+                _ if rules[i].is_seats() && seatless && level.remaining == 0 => level.wait_us = NEVER,
+                Some(forecast) if !rules[i].is_seats() => {
+                    // What those who wait already will use is not left for another.
+                    let behind = forecast.level(rules, i, now);
+                    level.remaining = level.remaining.min(behind.remaining);
+                    level.reset_us = level.reset_us.max(behind.reset_us);
+                    // The limit that the wait is for is the one that holds longest for them.
+                    level.wait_us = forecast.fits(rules, i, now).saturating_sub(now);
+                }
+                _ => {}
+            }
         }
         let decision = Decision {
             labels: self.plan.rules.labels.clone(),

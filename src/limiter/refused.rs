@@ -74,6 +74,7 @@ impl Refused {
     }
 
     /// Adds what the caller can do about it.
+    #[cfg(feature = "client")]
     pub(crate) fn hint(mut self, hint: &'static str) -> Self {
         self.0.hint = Some(hint);
         self

@@ -325,9 +325,15 @@ impl Store for Table {
         let home = self.home(part);
         let mut shard = self.lock(home.hash);
         let now = at.unwrap_or_else(clock::now_us);
+        let mut go = |entry: &mut Entry| {
+            // To a stamp from long before the last booking that would be a clock that was set back, and the
+            // budget would count as used up then, and as saved up by now.
+            let late = at.is_some_and(|at| entry.states.iter().any(|state| state.tail() > at));
+            if late { None } else { entry.try_now(part, now, charges) }
+        };
         match shard.find(&home) {
-            Some(entry) if Arc::ptr_eq(&entry.rules, part.rules) => entry.try_now(part, now, charges),
-            _ => self.entry(&mut shard, &home, part.rules, now).try_now(part, now, charges),
+            Some(entry) if Arc::ptr_eq(&entry.rules, part.rules) => go(entry),
+            _ => go(self.entry(&mut shard, &home, part.rules, now)),
         }
     }
 

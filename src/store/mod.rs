@@ -220,10 +220,12 @@ pub(crate) trait Store: Send + Sync {
     /// Decides over all parts: charges all at one instant, or writes nothing.
     fn decide(&self, parts: &[Part<'_>], when: When) -> Answer;
     /// Charges whatever the state: for what was already sent.
+    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client's side asks for it"))]
     fn charge(&self, part: Part<'_>);
     /// Takes a booking back if it is still the last one, and its seats and its turn as a probe in any case.
     fn take_back(&self, charge: Charge<'_>, before: Option<&[Option<State>]>);
     /// Gives back the seats of a permit that stays: they cost 0 from then on.
+    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client's side asks for it"))]
     fn free_seats(&self, charge: Charge<'_>);
     /// Gives back what rides on a permit that goes: its seats, and that its key has to be kept for it.
     fn release(&self, charge: Charge<'_>);

@@ -265,7 +265,8 @@ fn paused(parts: &[Part<'_>], entries: &[&mut Entry], now: u64) -> Option<Answer
     let answers = parts.iter().zip(entries.iter()).map(|(part, entry)| {
         let mut levels = entry.levels(part, now);
         for level in &mut levels {
-            level.wait_us = at - now;
+            // Whatever the budget holds, nothing may go.
+            (level.wait_us, level.remaining) = (at - now, 0);
         }
         PartAnswer { ticket: entry.ticket, levels, ..PartAnswer::default() }
     });

@@ -433,11 +433,7 @@ impl From<governor::Quota> for Limit {
 }
 
 /// Which jitter margin a limit gets that states none.
-///
-/// As wide as a word: the results and futures around a permit keep their tags in it, and with a narrow one
-/// they are moved in odd pieces, which costs as much as the decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
 pub(crate) enum Margin {
     /// None: bare limiters and servers.
     None,

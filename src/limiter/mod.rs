@@ -11,6 +11,7 @@ mod chain;
 mod current;
 mod driver;
 mod forecast;
+mod held;
 mod line;
 #[cfg(test)]
 mod one_hash;
@@ -47,7 +48,7 @@ use crate::decision::Decision;
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Signals;
-use crate::store::{Answer, AnyStore, Charges, PartAnswer, PauseAsk, Space, Store, When};
+use crate::store::{Answer, AnyStore, PartAnswer, PauseAsk, Space, Store, When};
 
 /// The longest that a service's pause is held before one call probes it, again and again.
 const MAX_PAUSE_US: u64 = 3_600_000_000;
@@ -216,10 +217,7 @@ impl Limiter {
                 &stated
             }
         };
-        let mut charges = Charges::new();
-        let part = plan.part(self.margin, ask.key, costs);
-        let grant = self.core.shared.store.try_now(&part, at, &mut charges)?;
-        Some(Permit::new(Arc::clone(&plan), self.margin, grant, charges))
+        Permit::now(&plan, &plan.part(self.margin, ask.key, costs), at)
     }
 
     /// What the store says about an ask now; `None` if others wait before it.

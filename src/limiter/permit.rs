@@ -8,40 +8,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Plan;
-use crate::algorithm::{Costs, Mark, State};
+use super::held::{Held, Later};
+use crate::algorithm::{Costs, Mark};
 use crate::decision::Decision;
 use crate::limit::Margin;
-use crate::store::{Answer, Charge, Charged, Charges, Grant, Outcome, PartAnswer, Ticket};
+use crate::store::{Answer, Charged, Grant, Outcome, Part, PartAnswer, Ticket};
 
 /// The right to send one call. Its seats go back when it is dropped; what it was charged stays charged.
 #[must_use = "a seat is given back when its permit is dropped"]
-pub struct Permit {
-    plan: Arc<Plan>,
-    /// By the rules with which margin it was charged; `None` if it was not, or all of it was taken back.
-    charged: Option<Margin>,
-    grant: Grant,
-    charges: Charges,
-    /// `None` for the many that were granted at once.
-    later: Option<Box<Later>>,
-}
-
-/// What there is to know of a permit that was not granted at once.
-#[derive(Default)]
-struct Later {
-    /// From the decision to the slot.
-    ahead_us: u64,
-    waited_us: u64,
-    /// The states before a booking ahead.
-    before: Option<Box<[Option<State>]>>,
-    /// What a policy that only observes would have answered.
-    observed: Option<Decision>,
-}
+pub struct Permit(
+    /// `None` only while it is dropped.
+    Option<Box<Held>>,
+);
 
 impl Permit {
-    /// A permit that was granted at once.
+    /// A permit that the store grants at once, or nothing.
     #[inline]
-    pub(super) fn new(plan: Arc<Plan>, margin: Margin, grant: Grant, charges: Charges) -> Self {
-        Self { plan, charged: Some(margin), grant, charges, later: None }
+    pub(super) fn now(plan: &Arc<Plan>, part: &Part<'_>, at: Option<u64>) -> Option<Self> {
+        let mut held = Held::new();
+        match plan.shared.store.try_now(part, at, &mut held.charges) {
+            Some(grant) => {
+                held.set_plan(Arc::clone(plan));
+                (held.charged, held.grant) = (Some(part.margin), grant);
+                Some(Self(Some(held)))
+            }
+            None => {
+                held.spare();
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn held(&self) -> &Held {
+        self.0.as_ref().expect("a permit holds something until it is dropped")
     }
 
     /// A permit for one part of an answer: a granted one, or one that is only observed.
@@ -60,42 +60,48 @@ impl Permit {
             observed: (!charged).then(|| plan.decision(answer, part.levels)),
         };
         let marks = part.marks.into_iter().chain(std::iter::repeat(Mark::default()));
-        let charges = costs.into_iter().zip(marks).map(|(cost, mark)| Charged::new(cost, mark)).collect();
-        let grant = Grant { now: answer.now, ticket: part.ticket };
-        let charged = charged.then_some(margin);
-        Self { plan, charged, grant, charges, later: Some(Box::new(later)) }
+        let mut held = Held::new();
+        held.charges.extend(costs.into_iter().zip(marks).map(|(cost, mark)| Charged::new(cost, mark)));
+        held.grant = Grant { now: answer.now, ticket: part.ticket };
+        held.charged = charged.then_some(margin);
+        held.later = Some(Box::new(later));
+        held.set_plan(plan);
+        Self(Some(held))
     }
 
     pub(super) fn waited_us(mut self, waited_us: u64) -> Self {
-        self.later.get_or_insert_default().waited_us = waited_us;
+        if let Some(held) = &mut self.0 {
+            held.later.get_or_insert_default().waited_us = waited_us;
+        }
         self
     }
 
     pub(super) fn ticket(&self) -> Ticket {
-        self.grant.ticket
+        self.held().grant.ticket
     }
 
     /// When the caller may go.
     pub(super) fn slot(&self) -> u64 {
-        self.grant.now + self.later.as_ref().map_or(0, |later| later.ahead_us)
+        self.held().slot()
     }
 
     /// How long the caller was held back for this permit.
     pub fn waited(&self) -> Duration {
-        Duration::from_micros(self.later.as_ref().map_or(0, |later| later.waited_us))
+        Duration::from_micros(self.held().later.as_ref().map_or(0, |later| later.waited_us))
     }
 
     /// The decision by which it was given.
     pub fn decision(&self) -> Decision {
-        if let Some(observed) = self.later.as_ref().and_then(|later| later.observed.as_ref()) {
+        let held = self.held();
+        if let Some(observed) = held.later.as_ref().and_then(|later| later.observed.as_ref()) {
             return observed.clone();
         }
-        let margin = self.charged.expect("a permit was charged or is only observed");
-        let (now, slot) = (self.grant.now, self.slot());
-        let levels = self.plan.rules.of(margin).iter().zip(&self.charges);
+        let margin = held.charged.expect("a permit was charged or is only observed");
+        let (now, slot) = (held.grant.now, held.slot());
+        let levels = held.plan().rules.of(margin).iter().zip(&held.charges);
         let levels = levels.map(|(rule, charged)| rule.level_after(charged.mark, slot, now)).collect();
         Decision {
-            labels: self.plan.rules.labels.clone(),
+            labels: held.plan().rules.labels.clone(),
             granted: true,
             wait_us: Some(slot - now),
             paused: false,
@@ -108,59 +114,52 @@ impl Permit {
     /// more now and takes back only its own newest. A unit that no limit counts is ignored. Stated again, the
     /// later statement holds.
     pub fn settle(&self, unit: &str, used: u64) {
-        let Some(margin) = self.charged else { return };
-        let mut changed = false;
-        for (i, label) in self.plan.rules.labels.limits.iter().enumerate() {
-            let is_seats = self.plan.rules.of(margin)[i].is_seats();
-            if &*label.unit == unit && self.charges[i].cost() != used && !is_seats {
-                self.plan.shared.store.settle(self.charge(margin), i, used);
+        let held = self.held();
+        let Some(margin) = held.charged else { return };
+        let (plan, mut changed) = (held.plan(), false);
+        for (i, label) in plan.rules.labels.limits.iter().enumerate() {
+            let is_seats = plan.rules.of(margin)[i].is_seats();
+            if &*label.unit == unit && held.charges[i].cost() != used && !is_seats {
+                plan.shared.store.settle(held.charge(margin), i, used);
                 changed = true;
             }
         }
         if changed {
-            self.plan.shared.queue.corrected(self.grant.ticket);
+            plan.shared.queue.corrected(held.grant.ticket);
         }
     }
 
     /// Whether something rides on it until it is dropped.
     #[cfg(feature = "client")]
     pub(crate) fn rides(&self) -> bool {
-        self.plan.rules.rides && self.charged.is_some()
+        self.held().plan().rules.rides && self.held().charged.is_some()
     }
 
     /// Gives the seats back before the permit; what was charged can still be settled.
     #[cfg(feature = "client")]
     pub(crate) fn free_seats(&self) {
-        let Some(margin) = self.charged.filter(|_| self.plan.rules.rides) else { return };
-        let mut charges = self.plan.rules.of(margin).iter().zip(&self.charges);
+        let held = self.held();
+        let plan = held.plan();
+        let Some(margin) = held.charged.filter(|_| plan.rules.rides) else { return };
+        let mut charges = plan.rules.of(margin).iter().zip(&held.charges);
         if charges.any(|(rule, charged)| rule.is_seats() && charged.cost() > 0) {
-            self.plan.shared.store.free_seats(self.charge(margin));
-            self.plan.shared.queue.freed(self.grant.ticket);
-        }
-    }
-
-    fn charge(&self, margin: Margin) -> Charge<'_> {
-        Charge {
-            ticket: self.grant.ticket,
-            rules: &self.plan.rules,
-            margin,
-            slot: self.slot(),
-            charges: &self.charges,
+            plan.shared.store.free_seats(held.charge(margin));
+            plan.shared.queue.freed(held.grant.ticket);
         }
     }
 
     /// Gives everything back: the slot too, if nothing was booked after it. Tells nobody who waits.
     pub(super) fn take_back(mut self) {
-        if let Some(margin) = self.charged.take() {
-            let before = self.later.as_ref().and_then(|later| later.before.as_deref());
-            self.plan.shared.store.take_back(self.charge(margin), before);
+        let Some(held) = &mut self.0 else { return };
+        if let Some(margin) = held.charged.take() {
+            let before = held.later.as_ref().and_then(|later| later.before.as_deref());
+            held.plan().shared.store.take_back(held.charge(margin), before);
         }
     }
 
     /// Gives everything back as far as a correction can: for a slot that has come.
     pub(super) fn undo(self) {
-        let plan = self.plan.clone();
-        for label in &plan.rules.labels.limits {
+        for label in &self.held().plan().rules.labels.limits {
             self.settle(&label.unit, 0);
         }
     }
@@ -169,15 +168,19 @@ impl Permit {
 impl Drop for Permit {
     #[inline]
     fn drop(&mut self) {
-        if let Some(margin) = self.charged.filter(|_| self.plan.rules.rides) {
-            self.plan.shared.store.release(self.charge(margin));
-            self.plan.shared.queue.freed(self.grant.ticket);
+        let Some(held) = self.0.take() else { return };
+        let plan = held.plan();
+        if let Some(margin) = held.charged.filter(|_| plan.rules.rides) {
+            plan.shared.store.release(held.charge(margin));
+            plan.shared.queue.freed(held.grant.ticket);
         }
+        held.spare();
     }
 }
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("policy", &self.plan.rules.labels.policy).finish_non_exhaustive()
+        let policy = &self.held().plan().rules.labels.policy;
+        f.debug_struct("Permit").field("policy", policy).finish_non_exhaustive()
     }
 }

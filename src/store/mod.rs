@@ -123,7 +123,7 @@ impl Charged {
 pub(crate) type Charges = SmallVec<[Charged; 3]>;
 
 /// A grant at now.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Grant {
     pub(crate) now: u64,
     pub(crate) ticket: Ticket,

@@ -162,8 +162,7 @@ impl Limiter {
 
     /// A permit as of an instant that the caller has just read, for loops that read the clock once for many
     /// calls; otherwise like [`try_acquire`](Self::try_acquire). A call that does not fit then is asked about
-    /// once more, as of now. The instant must not lie ahead: a budget that was charged in the future counts as
-    /// used up.
+    /// once more, as of now. The instant must not lie ahead: what comes only by then would be granted now.
     ///
     /// # Errors
     /// [`Refused`] says which limit, and when it could go.

@@ -130,7 +130,7 @@ pub(super) fn spelled_duration(text: &[u8]) -> Option<Duration> {
     ];
     let (number, rest) = Decimal::parse_prefix(text)?;
     let is_it = |word: &&str| trim(rest).eq_ignore_ascii_case(word.as_bytes());
-    let (_, unit) = WORDS.iter().find(|(words, _)| words.iter().any(|word| is_it(&word)))?;
+    let (_, unit) = WORDS.iter().find(|(words, _)| words.iter().any(is_it))?;
     Some(from_nanos_up(number.nanos_up(*unit)))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Decision`] is taken from the state in the same step that changed it and never looked up afterwards,
 //! so headers and errors that are made of it cannot contradict what was decided. All times are relative to
-//! the instant of the decision; there are no sentinels.
+//! the instant of the decision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) struct Level {
     pub(crate) remaining: u64,
     /// Until all of them are there again, if nothing more is taken; 0 for seats.
     pub(crate) reset_us: u64,
-    /// Until the call fits under this limit.
+    /// Until the call fits under this limit; `u64::MAX` where nobody can tell, as for a seat.
     pub(crate) wait_us: u64,
 }
 
@@ -166,7 +166,7 @@ impl<'a> LimitStatus<'a> {
         Duration::from_micros(self.level.reset_us)
     }
 
-    /// Until the call fits under this limit; zero where it fits now.
+    /// Until the call fits under this limit; zero where it fits now, and where nobody can tell, as for a seat.
     pub fn wait(&self) -> Duration {
         Duration::from_micros(if self.level.wait_us == u64::MAX { 0 } else { self.level.wait_us })
     }

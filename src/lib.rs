@@ -4,6 +4,9 @@
 //! The modules, in the order of the layers: a [`Limit`] is one rule, a [`Policy`] the limits of one service,
 //! a [`Decision`] the one answer; [`signals`] reads what responses say; [`store`] is where state lives; a
 //! [`Limiter`] turns an ask into a permit; [`client`] puts all of it around `reqwest`.
+//!
+//! Features: `client`, on by default; `json`, `form`, `query`, `multipart` and `stream`, for what `reqwest` has
+//! by the same names; `governor`, for a store over a limiter of that crate.
 
 mod algorithm;
 #[cfg(feature = "client")]

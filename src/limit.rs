@@ -9,12 +9,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-pub(crate) use ticks::Ticks;
-
+mod rate;
 #[cfg(test)]
 mod tests;
 mod text;
 mod ticks;
+
+pub use rate::Rate;
+pub(crate) use ticks::Ticks;
 
 /// The largest whole number that a Lua number, a double, holds exactly, and one to spare: 2^53 - 1.
 pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
@@ -24,8 +26,6 @@ pub(crate) const REQUESTS: &str = "requests";
 /// The unit of a concurrency limit where nothing else is said: one for each call under way.
 pub(crate) const SEATS: &str = "seats";
 
-/// The longest period of a rate: a hundred years.
-const MAX_PERIOD: Duration = Duration::from_secs(100 * 366 * 86_400);
 /// The most segments of a sliding window.
 const MAX_SEGMENTS: u32 = 100;
 
@@ -71,101 +71,6 @@ fn number(part: &'static str, value: impl fmt::Display, wanted: &'static str) ->
     LimitError::Number { part, value: value.to_string(), wanted }
 }
 
-/// So many units in a period. Keeps its period: 60 a minute is not 1 a second.
-///
-/// ```
-/// # use forbear::Rate;
-/// # use std::time::Duration;
-/// let rate: Rate = "3/7s".parse()?;
-/// assert_eq!(rate, Rate::new(3, Duration::from_secs(7)));
-/// # Ok::<(), forbear::LimitError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Rate {
-    units: u64,
-    period: Duration,
-}
-
-impl Rate {
-    /// `units` in each `period`. The period is in whole microseconds, up to a hundred years; both are above
-    /// zero, or the limiter that is built with the rate says so.
-    pub const fn new(units: u64, period: Duration) -> Self {
-        Self { units, period }
-    }
-
-    /// `units` a second.
-    pub const fn per_second(units: u64) -> Self {
-        Self::new(units, Duration::from_secs(1))
-    }
-
-    /// `units` a minute.
-    pub const fn per_minute(units: u64) -> Self {
-        Self::new(units, Duration::from_secs(60))
-    }
-
-    /// `units` an hour.
-    pub const fn per_hour(units: u64) -> Self {
-        Self::new(units, Duration::from_secs(3_600))
-    }
-
-    /// `units` a day of 24 hours.
-    pub const fn per_day(units: u64) -> Self {
-        Self::new(units, Duration::from_secs(86_400))
-    }
-
-    /// Units in each period.
-    pub const fn units(self) -> u64 {
-        self.units
-    }
-
-    /// The period.
-    pub const fn period(self) -> Duration {
-        self.period
-    }
-
-    pub(crate) fn period_us(self) -> u64 {
-        self.period.as_micros() as u64
-    }
-
-    fn check(self) -> Result<(), LimitError> {
-        if self.units == 0 || self.units > MAX_EXACT {
-            return Err(number("the rate", self.units, "a whole number from 1 to 2^53 - 1"));
-        }
-        if self.period.is_zero() || self.period > MAX_PERIOD {
-            return Err(number(
-                "the period",
-                format!("{:?}", self.period),
-                "above zero and at most 100 years",
-            ));
-        }
-        if !self.period.subsec_nanos().is_multiple_of(1_000) {
-            return Err(number("the period", format!("{:?}", self.period), "whole microseconds"));
-        }
-        Ok(())
-    }
-
-    /// The period as it stands behind the slash: `min`, `7s`, `100ms`.
-    fn period_text(self) -> Cow<'static, str> {
-        const NAMED: [(u64, &str); 4] =
-            [(1_000_000, "s"), (60_000_000, "min"), (3_600_000_000, "h"), (86_400_000_000, "day")];
-        let us = self.period_us();
-        if let Some((_, name)) = NAMED.iter().find(|(named, _)| *named == us) {
-            return Cow::Borrowed(name);
-        }
-        match us {
-            us if us.is_multiple_of(86_400_000_000) => format!("{}days", us / 86_400_000_000).into(),
-            us if us.is_multiple_of(1_000_000) => format!("{}s", us / 1_000_000).into(),
-            us if us.is_multiple_of(1_000) => format!("{}ms", us / 1_000).into(),
-            us => format!("{us}us").into(),
-        }
-    }
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.units, self.period_text())
-    }
-}
 /// Which algorithm, and its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
@@ -372,7 +277,7 @@ impl Limit {
         }
         // Two roundings lie between 0.29 of 100 and 29: what they can have lost is added before the cut.
         let part = |n: u64| ((n as f64 * self.share * (1.0 + 2.0 * f64::EPSILON)) as u64).min(n);
-        let ours = |rate: Rate| Rate::new(part(rate.units).max(1), rate.period);
+        let ours = |rate: Rate| Rate::new(part(rate.units()).max(1), rate.period());
         let kind = match self.kind {
             Kind::TokenBucket { burst: burst @ (0 | MAX_EXACT..), .. } => {
                 return Err(number("the burst", burst, "at least 1 and below 2^53 - 1"));
@@ -407,7 +312,7 @@ impl Limit {
         let window_us = match kind {
             Kind::Concurrency(_) | Kind::LeakyBucket { .. } => return 0,
             Kind::TokenBucket { rate, burst } => (u128::from(rate.period_us()) * u128::from(burst)
-                / u128::from(rate.units))
+                / u128::from(rate.units()))
             .min(u128::from(MAX_EXACT)) as u64,
             Kind::Plain(rate)
             | Kind::FixedWindow(rate)

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crate::limit::{Limit, LimitError};
 
+/// The default of [`Policy::max_wait`], but for servers.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(120);
 /// The default of [`Policy::max_waiting`].
 pub(crate) const MAX_WAITING: usize = 10_000;
 /// The most limits of one policy.

@@ -30,20 +30,22 @@ pub struct Refusal<'a> {
 
 impl Refusal<'_> {
     /// From the decision until the request could have gone. Where nobody can tell, as for a seat: a second, or
-    /// as long as the policy's other limits ask for.
-    /// `None` where no wait would help: the cost is above what the limit can hold.
+    /// as long as the policy's other limits ask for. `None` where no wait would help: the cost is above what
+    /// the limit can hold.
     pub fn wait(&self) -> Option<Duration> {
         wait(self.refused)
     }
 
-    /// Name of the limit that refused; `None` if its key is paused, or for a cost that can never fit.
+    /// Name of the limit that refused; `None` if its key is paused.
     pub fn limit(&self) -> Option<&str> {
         self.refused.limit()
     }
 
-    /// Units left under that limit.
+    /// Units left under that limit; 0 where there is none, or where none was asked about since the cost can
+    /// never fit.
     pub fn remaining(&self) -> u64 {
-        if self.limit().is_some() { self.refused.decision().remaining() } else { 0 }
+        let mut limits = self.decision().limits();
+        limits.find(|limit| Some(limit.name()) == self.limit()).map_or(0, |limit| limit.remaining())
     }
 
     /// Name of the policy that refused.

@@ -128,6 +128,20 @@ async fn b026_a_cost_that_can_never_fit_is_no_429() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn b026_a_page_of_ones_own_is_told_the_limit_under_which_a_cost_never_fits() {
+    let layer = LimitLayer::new(Policy::new("a").limit("10/s burst 5"), Key::everyone(), Local::new())
+        .cost("requests", |_| 6)
+        .refusal(|refusal| {
+            let told = (refusal.limit().unwrap_or("none"), refusal.remaining(), refusal.wait());
+            Response::builder().status(refusal.status()).body(format!("{told:?}")).expect("a response")
+        })
+        .build()
+        .expect("a layer");
+    let response = service(&layer).oneshot(to("/")).await.unwrap();
+    assert_eq!(text(response).await, r#"("requests/s", 0, None)"#);
+}
+
+#[tokio::test(start_paused = true)]
 async fn b106_estimates_hold_at_once_and_are_settled_later() {
     let layer = LimitLayer::new(
         Policy::new("model").limit(Limit::token_bucket(Rate::per_minute(1_000), 1_000).unit("tokens")),

@@ -60,8 +60,8 @@ pub(crate) enum State {
     Seats(seats::State),
 }
 
-/// What is kept of a charge beside its slot: a bucket's debt just before and after it; for the others what was left
-/// just after it, and when all of it is there again.
+/// What is kept of a charge beside its slot: a bucket's debt just before and after it; for the others what was
+/// left just after it, and when all of it is there again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Mark(u64, u64);
 

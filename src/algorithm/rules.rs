@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{Rule, State};
 use crate::decision::{Label, Labels};
-use crate::limit::{Kind, Margin, REQUESTS, SEATS};
+use crate::limit::{Margin, REQUESTS, SEATS};
 use crate::policy::{ConfigError, Policy};
 
 /// Costs by limit, in the policy's order.
@@ -53,16 +53,11 @@ impl Rules {
             Ok(rules)
         };
         let (bare, with_margin) = (reduce(Margin::None)?, reduce(Margin::Default)?);
-        let limits = policy.limits().iter().map(|limit| {
-            let (quota, window_us) = match limit.checked().expect("the rules were reduced from it") {
-                Kind::Concurrency(seats) => (u64::from(seats), None),
-                Kind::Plain(rate)
-                | Kind::TokenBucket { rate, .. }
-                | Kind::LeakyBucket { rate, .. }
-                | Kind::FixedWindow(rate)
-                | Kind::SlidingWindow { rate, .. }
-                | Kind::SlidingCounter(rate)
-                | Kind::SlidingLog(rate) => (rate.units(), Some(rate.period_us())),
+        let limits = policy.limits().iter().zip(&bare).map(|(limit, rule)| {
+            let kind = limit.checked().expect("the rule was reduced from it");
+            let (quota, window_us) = match kind.rate() {
+                Some(rate) => (rate.units(), Some(rate.period_us())),
+                None => (rule.most(), None),
             };
             Label { name: limit.name().into(), unit: limit.counts().into(), quota, window_us }
         });

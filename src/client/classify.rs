@@ -12,6 +12,7 @@ use reqwest::Request;
 use reqwest_middleware::Error;
 
 use crate::client::attempts::{ErrorKind, Stop};
+use crate::limiter::causes;
 use crate::signals::{Class, Signals};
 
 /// Which allowance and which backoff a fault counts against.
@@ -88,34 +89,22 @@ pub(crate) fn error_kind(error: &Error) -> ErrorKind {
 /// Whether an I/O error down the chain says that the other side could not be reached.
 ///
 /// A list of what may be tried again, because everything under connect that is not on it may be a refused
-/// certificate. TLS stacks wrap an I/O error in another one, whose `source` skips the wrapped: hence
-/// `get_ref`.
+/// certificate. TLS stacks wrap an I/O error in another one.
 fn is_unreachable(error: &(dyn StdError + 'static)) -> bool {
     use io::ErrorKind::*;
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            let reached = matches!(
-                io.kind(),
-                ConnectionRefused
-                    | ConnectionReset
-                    | ConnectionAborted
-                    | NotConnected
-                    | HostUnreachable
-                    | NetworkUnreachable
-                    | TimedOut
-                    | UnexpectedEof
-            );
-            if reached {
-                return true;
-            }
-            if let Some(inner) = io.get_ref() {
-                return is_unreachable(inner);
-            }
-        }
-        next = error.source();
-    }
-    false
+    causes(error).filter_map(|error| error.downcast_ref::<io::Error>()).any(|io| {
+        matches!(
+            io.kind(),
+            ConnectionRefused
+                | ConnectionReset
+                | ConnectionAborted
+                | NotConnected
+                | HostUnreachable
+                | NetworkUnreachable
+                | TimedOut
+                | UnexpectedEof
+        )
+    })
 }
 
 /// Whether the request may run twice by its own statement: its method, or an `Idempotency-Key`.

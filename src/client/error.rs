@@ -8,7 +8,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-use crate::limiter::{Last, Refused, find};
+use crate::limiter::{Last, Refused, causes};
 
 /// The total time of a call was over before a response's head was there.
 ///
@@ -29,7 +29,7 @@ impl TimedOut {
 
     /// Finds it in an error or anywhere down its chain of sources.
     pub fn of<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a TimedOut> {
-        find(error)
+        causes(error).find_map(|error| error.downcast_ref())
     }
 
     /// From the start of the call until its time was over.

@@ -5,8 +5,9 @@
 //! says about itself is in [`RequestExt`]; what became of it in [`Attempts`]. Responses and errors of the
 //! transport pass through untouched; what this side adds are [`Refused`] and [`TimedOut`].
 //!
-//! The files: `retry` does, `classify` says what, `backoff` and `budget` when; `throttle` holds back,
-//! `route` says under which key, `body` until when; `gather` reads ahead where that is asked for; `call` is what the layers know of each other.
+//! The files: `retry` does, `classify` says what, `backoff` and `budget` when; `throttle` holds back, `route`
+//! says under which key, `body` until when; `receipt` is what came back, `gather` reads ahead where that is
+//! asked for; `call` is what the layers know of each other.
 
 mod attempts;
 mod backoff;

@@ -33,7 +33,7 @@ pub(crate) async fn read_as(reading: Reading, mut response: Response, sent: Inst
     let received = Instant::now();
     let mut signals = parse_as(reading.profile, &response);
     let may_refuse = classify::is_error(response.status()) || reading.profile.refuses_with_success();
-    if reading.bodies == Bodies::OfRefusals && may_refuse {
+    if reading.bodies == ReadBodies::OfRefusals && may_refuse {
         let (whole, text) = Box::pin(gather::json(response)).await;
         response = whole;
         if let Some(text) = text {
@@ -54,12 +54,12 @@ fn leave(signals: Signals, response: &mut Response, sent: Instant, received: Ins
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
     pub(crate) profile: Profile,
-    pub(crate) bodies: Bodies,
+    pub(crate) bodies: ReadBodies,
 }
 
 /// Whether bodies are read for signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bodies {
+pub(crate) enum ReadBodies {
     Never,
     /// Of error responses, and of all from a service that may refuse with a success.
     OfRefusals,

@@ -28,12 +28,11 @@ use crate::client::receipt::{self, Receipt};
 use crate::client::request_ext::{Options, Reach, Twice};
 use crate::client::{gather, route};
 use crate::limiter::Last;
+use crate::policy::MAX_WAIT;
 
 /// How much of an old body is read out to keep its connection, and for how long.
 const DRAIN_BYTES: usize = 64 * 1024;
 const DRAIN_TIME: Duration = Duration::from_millis(100);
-/// How long a call is held back in all where neither it, nor a policy, nor the retry says.
-const MAX_WAIT: Duration = Duration::from_secs(120);
 
 const REPEATED: &str =
     "a second retry around a call, or one inside a throttle, does nothing; install one, outside";

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::client::body::{self, Aboard, Bodies, Ride, UNREAD};
 use crate::client::call::{Call, Inside, Layer, Once, Place};
-use crate::client::receipt::{self, Reading};
+use crate::client::receipt::{self, ReadBodies, Reading};
 use crate::client::request_ext::{Options, Pass};
 use crate::client::route::{self, KeyOf, Route};
 use crate::limiter::{Ask, Limiter, Permit, Refused, RefusedKind};
@@ -89,7 +89,7 @@ impl Throttle {
             credential: None,
             costs: Vec::new(),
             exempt: None,
-            reading: Reading { profile: Profile::Generic, bodies: receipt::Bodies::Never },
+            reading: Reading { profile: Profile::Generic, bodies: ReadBodies::Never },
             bodies: Bodies::default(),
             repeated: Once::default(),
             lying: Once::default(),
@@ -146,7 +146,7 @@ impl Throttle {
     /// [`profile`](Self::profile) is of a service that refuses with a 200: JSON of up to 64 KiB that comes
     /// within a second. The response keeps its body. Not done by default.
     pub fn read_bodies(mut self) -> Self {
-        self.reading.bodies = receipt::Bodies::OfRefusals;
+        self.reading.bodies = ReadBodies::OfRefusals;
         self
     }
 

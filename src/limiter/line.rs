@@ -221,16 +221,19 @@ impl Line {
         }
     }
 
-    /// Until when a caller that comes now may wait, if it can make it behind those who are there.
+    /// Until when a caller that comes now may wait, if it can make it behind those who are there; `waiting` is
+    /// how many wait for the key, in all its lines.
     pub(super) fn admit(
         &mut self,
         costs: &Costs,
         now: u64,
         max_wait: Duration,
-        full: bool,
+        waiting: usize,
     ) -> Result<Slot, Refused> {
         match self.slot_of(costs, now, max_wait) {
-            Ok(Slot { at, .. }) if full => Err(self.refusal(at, max_wait, RefusedKind::QueueFull)),
+            Ok(Slot { at, .. }) if waiting >= self.plan.policy.waiting_bound() => {
+                Err(self.refusal(at, max_wait, RefusedKind::QueueFull))
+            }
             Ok(slot) => {
                 let rules = self.plan.rules.of(self.margin);
                 self.forecast.as_mut().expect("it was just asked").charge(rules, costs, slot.at);

@@ -33,7 +33,7 @@ pub use ask::Ask;
 pub use peek::Peek;
 pub use permit::Permit;
 #[cfg(feature = "client")]
-pub(crate) use refused::find;
+pub(crate) use refused::causes;
 pub use refused::{Last, Refused, RefusedKind};
 
 use answers::{Answers, Verdict};
@@ -48,7 +48,7 @@ use crate::decision::Decision;
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Signals;
-use crate::store::{Answer, AnyStore, PartAnswer, PauseAsk, Space, Store, When};
+use crate::store::{Answer, AnyStore, Part, PartAnswer, PauseAsk, Space, Store, When};
 
 /// The longest that a service's pause is held before one call probes it, again and again.
 const MAX_PAUSE_US: u64 = 3_600_000_000;
@@ -269,16 +269,15 @@ impl Limiter {
         let plan = self.core.current.load();
         let part = plan.whole(self.margin, key);
         let standing = self.core.shared.store.peek(part);
-        let paused_for = standing.paused_until.map(|until| Duration::from_micros(until - standing.now));
+        let paused_us = standing.paused_until.map(|until| until - standing.now);
         Peek {
             decision: Decision {
                 labels: plan.rules.labels.clone(),
-                granted: paused_for.is_none(),
-                wait_us: Some(standing.paused_until.map_or(0, |until| until - standing.now)),
-                paused: paused_for.is_some(),
+                granted: paused_us.is_none(),
+                wait_us: Some(paused_us.unwrap_or(0)),
+                paused: paused_us.is_some(),
                 levels: standing.levels,
             },
-            paused_for,
             waiting: self.core.shared.queue.waiting(&part, &*self.core.shared.store),
         }
     }
@@ -289,14 +288,11 @@ impl Limiter {
     /// pauses the key for everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to
     /// 30 s until a call does well. Any other throttling answer leaves the key open, and nothing saved up.
     pub fn observe(&self, key: &str, signals: &Signals) {
-        let plan = self.core.current.load();
-        let part = plan.whole(self.margin, key);
-        let store = &self.core.shared.store;
         let verdict = self.core.shared.answers.judge(key, signals, clock::now_us());
         if verdict == Verdict::Nothing {
             return;
         }
-        self.core.shared.queue.change(&part, &**store, || match verdict {
+        self.change(key, |store, part| match verdict {
             Verdict::Nothing => {}
             Verdict::Well { sent } => store.resume(part, Some(sent)),
             Verdict::Drain => store.drain(part),
@@ -307,20 +303,21 @@ impl Limiter {
     /// Holds a key for `time`, for everyone. Only ever makes a pause longer; [`resume`](Self::resume) ends
     /// it. Saturates: a pause without end is `Duration::MAX`.
     pub fn pause(&self, key: &str, time: Duration) {
-        let plan = self.core.current.load();
-        let part = plan.whole(self.margin, key);
         let until = clock::now_us().saturating_add(micros(time));
-        let store = &*self.core.shared.store;
-        let pause = PauseAsk { until, probe_every: NEVER };
-        self.core.shared.queue.change(&part, store, || store.pause(part, pause));
+        self.change(key, |store, part| store.pause(part, PauseAsk { until, probe_every: NEVER }));
     }
 
     /// Ends a key's pause, whoever asked for it. Its budgets begin empty, as at the end of any pause.
     pub fn resume(&self, key: &str) {
+        self.change(key, |store, part| store.resume(part, None));
+    }
+
+    /// Changes how a key stands, for everyone.
+    fn change(&self, key: &str, then: impl FnOnce(&dyn Store, Part<'_>)) {
         let plan = self.core.current.load();
         let part = plan.whole(self.margin, key);
-        let store = &*self.core.shared.store;
-        self.core.shared.queue.change(&part, store, || store.resume(part, None));
+        let Shared { store, queue, .. } = &*self.core.shared;
+        queue.change(&part, &**store, || then(&**store, part));
     }
 
     /// Changes the limits, at once and for everyone, those who wait included. What was used stays used,
@@ -381,18 +378,17 @@ impl Limiter {
 
     /// How long a call may be held back.
     pub(crate) fn max_wait(&self) -> Duration {
-        self.core.current.load().max_wait
+        self.core.current.load().max_wait()
     }
 
     /// Charges one request under `key`, whatever the state: for what was already sent.
     pub(crate) fn charge(&self, key: &str) {
-        let plan = self.core.current.load();
-        let costs =
-            plan.rules.labels.limits.iter().map(|label| u64::from(&*label.unit == crate::limit::REQUESTS));
-        let costs = costs.collect::<Costs>();
-        let part = plan.part(self.margin, key, &costs);
-        let store = &*self.core.shared.store;
-        self.core.shared.queue.change(&part, store, || store.charge(part));
+        self.change(key, |store, part| {
+            let limits = part.rules.labels.limits.iter();
+            let costs =
+                limits.map(|label| u64::from(&*label.unit == crate::limit::REQUESTS)).collect::<Costs>();
+            store.charge(Part { costs: &costs, ..part });
+        });
     }
 }
 

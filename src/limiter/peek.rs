@@ -8,14 +8,13 @@ use crate::decision::{Decision, LimitStatus};
 #[derive(Debug, Clone)]
 pub struct Peek {
     pub(super) decision: Decision,
-    pub(super) paused_for: Option<Duration>,
     pub(super) waiting: usize,
 }
 
 impl Peek {
     /// How much longer the key is held, if it is paused.
     pub fn paused(&self) -> Option<Duration> {
-        self.paused_for
+        self.decision.paused().then(|| self.decision.wait())
     }
 
     /// Callers that wait for the key in this process.

@@ -13,11 +13,8 @@ use crate::algorithm::{CostFault, Costs, NEVER, Rules};
 use crate::clock;
 use crate::decision::{Decision, Level};
 use crate::limit::Margin;
-use crate::policy::{ConfigError, Policy};
+use crate::policy::{ConfigError, MAX_WAIT, Policy};
 use crate::store::{Answer, Outcome, Part, PartAnswer, Space};
-
-/// `max_wait` where nothing is said.
-const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// A policy, reduced; replaced as a whole.
 pub(super) struct Plan {
@@ -26,7 +23,6 @@ pub(super) struct Plan {
     pub(super) policy: Arc<Policy>,
     pub(super) rules: Arc<Rules>,
     pub(super) space: Space,
-    pub(super) max_wait: Duration,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -38,8 +34,7 @@ impl Plan {
         shared: Arc<Shared>,
     ) -> Result<Self, ConfigError> {
         let rules = Arc::new(Rules::new(&policy)?);
-        let max_wait = policy.stated_max_wait().unwrap_or(MAX_WAIT);
-        Ok(Self { id, policy: Arc::new(policy), rules, space, max_wait, shared })
+        Ok(Self { id, policy: Arc::new(policy), rules, space, shared })
     }
 
     pub(super) fn part<'a>(&'a self, margin: Margin, key: &'a str, costs: &'a [u64]) -> Part<'a> {
@@ -51,9 +46,14 @@ impl Plan {
         self.part(margin, key, &[])
     }
 
+    /// How long a call may be held back.
+    pub(super) fn max_wait(&self) -> Duration {
+        self.policy.stated_max_wait().unwrap_or(MAX_WAIT)
+    }
+
     /// How long an ask may be held back.
     pub(super) fn max_wait_of(&self, ask: &Ask<'_>) -> Duration {
-        ask.max_wait.map_or(self.max_wait, |max_wait| max_wait.min(self.max_wait))
+        ask.max_wait.unwrap_or(Duration::MAX).min(self.max_wait())
     }
 
     /// An ask's costs by limit, if it may be asked at all.

@@ -60,6 +60,14 @@ impl Queue {
         self.waiting.load(Ordering::SeqCst) == 0
     }
 
+    /// Works on the lines, and wakes whoever was answered after the lock is let go.
+    fn work<R>(&self, then: impl FnOnce(&mut Lines, &mut Wakers) -> R) -> R {
+        let mut wakers = Wakers::new();
+        let result = then(&mut self.lines.lock(), &mut wakers);
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
     /// Whether callers wait who are before a new one. Whose slot has come is granted first, for the line's
     /// task may be late.
     pub(super) fn is_ahead(&self, part: &Part<'_>, store: &dyn Store) -> bool {
@@ -67,16 +75,13 @@ impl Queue {
             return false;
         }
         let (hash, limits, now) = (store.hash(part), touched(part.costs), clock::now_us());
-        let mut wakers = Wakers::new();
-        let mut lines = self.lines.lock();
-        let due = lines.of(hash, part.key).filter(|line| line.is_due(now)).map(|line| line.id);
-        for id in due.collect::<SmallVec<[usize; 2]>>() {
-            lines.turn(hash, |line| line.id == id, &mut wakers);
-        }
-        let ahead = lines.of(hash, part.key).any(|line| line.limits == limits && line.is_busy());
-        drop(lines);
-        wakers.into_iter().for_each(Waker::wake);
-        ahead
+        self.work(|lines, wakers| {
+            let due = lines.of(hash, part.key).filter(|line| line.is_due(now)).map(|line| line.id);
+            for id in due.collect::<SmallVec<[usize; 2]>>() {
+                lines.turn(hash, |line| line.id == id, wakers);
+            }
+            lines.of(hash, part.key).any(|line| line.limits == limits && line.is_busy())
+        })
     }
 
     /// Callers that wait for a key.
@@ -115,15 +120,9 @@ impl Queue {
             return refused(RefusedKind::NoRuntime);
         }
         let waiting = lines.of(hash, ask.key).map(|line| line.waiting()).sum::<usize>();
-        let here = lines.by_hash.entry(hash).or_default();
-        let mine = |line: &Line| &*line.key == ask.key && line.limits == limits && line.margin == margin;
-        let at = here.iter().position(mine).unwrap_or_else(|| {
-            here.push(Line::new(queue.number(), plan, ask.key, margin, limits));
-            here.len() - 1
-        });
-        let line = &mut here[at];
+        let line = queue.line(lines.by_hash.entry(hash).or_default(), plan, ask.key, margin, limits);
         let now = clock::now_us();
-        let slot = match line.admit(&costs, now, max_wait, waiting >= plan.policy.waiting_bound()) {
+        let slot = match line.admit(&costs, now, max_wait, waiting) {
             Ok(slot) => slot,
             Err(refused) => {
                 lines.tidy(hash);
@@ -149,6 +148,23 @@ impl Queue {
         }
         let (plan, expected, deadline) = (plan.clone(), slot.at, slot.deadline);
         Ok(Place { plan, hash, seq, arrived: now, expected, deadline })
+    }
+
+    /// The line of a key and a set of limits, made if need be.
+    fn line<'a>(
+        &self,
+        here: &'a mut Vec<Line>,
+        plan: &Arc<Plan>,
+        key: &str,
+        margin: Margin,
+        limits: u32,
+    ) -> &'a mut Line {
+        let mine = |line: &Line| &*line.key == key && line.limits == limits && line.margin == margin;
+        let at = here.iter().position(mine).unwrap_or_else(|| {
+            here.push(Line::new(self.number(), plan, key, margin, limits));
+            here.len() - 1
+        });
+        &mut here[at]
     }
 
     /// The refusal of one who will not wait behind those who are there; `None` if nobody is any more.
@@ -236,7 +252,7 @@ impl Queue {
 
     /// Every line that shares a budget.
     fn each(&self, ticket: Ticket, then: impl Fn(&mut Line, u64)) {
-        if self.waiting.load(Ordering::SeqCst) == 0 {
+        if self.is_empty() {
             return;
         }
         let now = clock::now_us();
@@ -251,124 +267,88 @@ impl Queue {
     /// Changes how a key stands: `then` pauses, drains or resumes it. What was booked ahead is booked again,
     /// and whoever cannot make it any more is told now.
     pub(super) fn change(&self, part: &Part<'_>, store: &dyn Store, then: impl FnOnce()) {
-        let mut wakers = Wakers::new();
         let hash = store.hash(part);
-        let mut lines = self.lines.lock();
-        lines.unbook(hash, part.key);
-        then();
-        let (now, from) = (clock::now_us(), store.forecast(*part).from);
-        for line in lines.of(hash, part.key) {
-            line.forecast = None;
-            line.refuse(
-                |caller| caller.deadline < from,
-                |line, max_wait| line.refusal(from, max_wait, RefusedKind::Paused),
-                &mut wakers,
-            );
-            line.changed(now);
-        }
-        drop(lines);
-        wakers.into_iter().for_each(Waker::wake);
+        self.work(|lines, wakers| {
+            lines.unbook(hash, part.key);
+            then();
+            let (now, from) = (clock::now_us(), store.forecast(*part).from);
+            for line in lines.of(hash, part.key) {
+                line.forecast = None;
+                line.refuse(
+                    |caller| caller.deadline < from,
+                    |line, max_wait| line.refusal(from, max_wait, RefusedKind::Paused),
+                    wakers,
+                );
+                line.changed(now);
+            }
+        });
     }
 
     /// Moves everyone who waits under a new policy; `then` puts it in force.
     pub(super) fn replan(&self, plan: &Arc<Plan>, then: impl FnOnce()) {
-        let mut wakers = Wakers::new();
-        let mut lines = self.lines.lock();
-        let mut booked = lines.by_hash.values_mut().flatten().filter_map(|line| line.booked.take()).collect();
-        take_back(&mut booked);
-        then();
-        lines.plan = plan.id;
-        for here in lines.by_hash.values_mut() {
-            let mut callers = Vec::new();
-            for line in &mut *here {
-                // Its task finds no line and ends.
-                line.turn.notify_one();
-                let (key, margin) = (line.key.clone(), line.margin);
-                callers.extend(
-                    line.take_all().into_iter().map(|(seq, caller)| (seq, key.clone(), margin, caller)),
-                );
-            }
-            here.clear();
-            callers.sort_unstable_by_key(|(seq, ..)| *seq);
-            for (seq, key, margin, mut caller) in callers {
-                // Who was granted and has not come for it may have to wait again.
-                if !matches!(caller.state, Waiting::Refused(_)) {
-                    let stated = caller.stated.iter().map(|(unit, cost)| (&**unit, *cost));
-                    let counted =
-                        stated.filter(|(unit, _)| plan.rules.counts(unit)).collect::<SmallVec<[_; 3]>>();
-                    match plan.rules.costs(&counted) {
-                        Ok(costs) => caller.costs = costs,
-                        Err(fault) => {
-                            let refused = plan.refuse_cost(fault, caller.max_wait);
-                            let answer = match plan.observed(margin, &refused) {
-                                Some(permit) => Waiting::Granted(Box::new(permit), clock::now_us()),
-                                None => Waiting::Refused(refused),
-                            };
-                            if let Waiting::Granted(permit, _) = std::mem::replace(&mut caller.state, answer)
-                            {
-                                permit.take_back();
-                            }
-                        }
-                    }
-                }
-                wakers.extend(caller.waker.take());
-                let limits = touched(&caller.costs);
-                let mine = |line: &Line| line.key == key && line.limits == limits && line.margin == margin;
-                let at = here.iter().position(mine).unwrap_or_else(|| {
-                    here.push(Line::new(self.number(), plan, &key, margin, limits));
-                    here.len() - 1
-                });
-                here[at].insert(seq, caller);
-            }
-        }
-        lines.by_hash.retain(|_, here| !here.is_empty());
-        drop(lines);
         // Whoever is woken first starts the new lines' tasks.
-        wakers.into_iter().for_each(Waker::wake);
+        self.work(|lines, wakers| {
+            lines.unbook_all();
+            then();
+            lines.plan = plan.id;
+            for here in lines.by_hash.values_mut() {
+                let mut callers = Vec::new();
+                for line in &mut *here {
+                    // Its task finds no line and ends.
+                    line.turn.notify_one();
+                    let (key, margin) = (line.key.clone(), line.margin);
+                    callers.extend(
+                        line.take_all().into_iter().map(|(seq, caller)| (seq, key.clone(), margin, caller)),
+                    );
+                }
+                here.clear();
+                callers.sort_unstable_by_key(|(seq, ..)| *seq);
+                for (seq, key, margin, mut caller) in callers {
+                    caller.replan(plan, margin);
+                    wakers.extend(caller.waker.take());
+                    let limits = touched(&caller.costs);
+                    self.line(here, plan, &key, margin, limits).insert(seq, caller);
+                }
+            }
+            lines.by_hash.retain(|_, here| !here.is_empty());
+        });
     }
 
     /// Refuses everyone who waits.
     pub(super) fn close(&self, refuse: impl Fn(Duration) -> Refused) {
-        let mut wakers = Wakers::new();
-        let mut lines = self.lines.lock();
-        let mut booked = lines.by_hash.values_mut().flatten().filter_map(|line| line.booked.take()).collect();
-        take_back(&mut booked);
-        for line in lines.by_hash.values_mut().flatten() {
-            line.refuse(|_| true, |_, max_wait| refuse(max_wait), &mut wakers);
-            line.turn.notify_one();
-        }
-        drop(lines);
-        wakers.into_iter().for_each(Waker::wake);
+        self.work(|lines, wakers| {
+            lines.unbook_all();
+            for line in lines.by_hash.values_mut().flatten() {
+                line.refuse(|_| true, |_, max_wait| refuse(max_wait), wakers);
+                line.turn.notify_one();
+            }
+        });
     }
 
     /// One turn of a line's task: grants what is due, and says until when to sleep; `None` when the line needs
     /// no task any more.
     pub(super) fn drive(&self, hash: u64, id: usize) -> Option<u64> {
-        let mut wakers = Wakers::new();
-        let mut lines = self.lines.lock();
-        let next = lines.turn(hash, |line| line.id == id, &mut wakers);
-        if next.is_none() {
-            if let Some(line) = lines.find(hash, |line| line.id == id) {
-                line.driven = false;
+        self.work(|lines, wakers| {
+            let next = lines.turn(hash, |line| line.id == id, wakers);
+            if next.is_none() {
+                if let Some(line) = lines.find(hash, |line| line.id == id) {
+                    line.driven = false;
+                }
+                lines.tidy(hash);
             }
-            lines.tidy(hash);
-        }
-        drop(lines);
-        wakers.into_iter().for_each(Waker::wake);
-        next
+            next
+        })
     }
 
     /// A turn on behalf of a caller that has waited longer than it thought.
     pub(super) fn look_after(&self, hash: u64, seq: usize) {
-        let mut wakers = Wakers::new();
-        let mut lines = self.lines.lock();
-        lines.turn(hash, |line| line.has(seq), &mut wakers);
-        if let Some(line) = lines.find(hash, |line| line.has(seq)) {
-            // The task may be asleep for what was true before.
-            line.turn.notify_one();
-        }
-        drop(lines);
-        wakers.into_iter().for_each(Waker::wake);
+        self.work(|lines, wakers| {
+            lines.turn(hash, |line| line.has(seq), wakers);
+            if let Some(line) = lines.find(hash, |line| line.has(seq)) {
+                // The task may be asleep for what was true before.
+                line.turn.notify_one();
+            }
+        });
     }
 
     /// A line has lost its task: those who have to be woken to start another.
@@ -397,6 +377,12 @@ impl Lines {
                 self.by_hash.remove(&hash);
             }
         }
+    }
+
+    /// Takes back everything that is booked ahead.
+    fn unbook_all(&mut self) {
+        let booked = self.by_hash.values_mut().flatten().filter_map(|line| line.booked.take());
+        take_back(&mut booked.collect());
     }
 
     /// Takes back everything that is booked ahead under a key; its lines have to have a turn.

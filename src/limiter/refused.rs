@@ -89,7 +89,7 @@ impl Refused {
 
     /// Finds the refusal in an error or anywhere down its chain of sources.
     pub fn of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refused> {
-        find(error)
+        causes(error).find_map(|error| error.downcast_ref())
     }
 
     /// Why.
@@ -173,23 +173,21 @@ impl fmt::Display for Refused {
 
 impl Error for Refused {}
 
-/// Finds an error of this type in `error` or anywhere down its chain, whatever wraps it.
-pub(crate) fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
+/// An error and its causes, the outermost first, whatever wraps them.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| {
         // The source of these two skips what they wrap.
         #[cfg(feature = "client")]
         if let Some(reqwest_middleware::Error::Middleware(inner)) = error.downcast_ref() {
-            next = Some(inner.as_ref());
-            continue;
+            return Some(inner.as_ref());
         }
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        next = wrapped.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
-    }
-    None
+        match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        }
+    })
 }
 
 /// A duration to read: three digits behind the point, without the zeros.

@@ -116,7 +116,6 @@ pub struct Signals {
     own: Own,
     budgets: Vec<Budget>,
     verdict: Verdict,
-    #[allow(dead_code, reason = "for the client, which stamps what it reads")]
     pub(crate) sent: Option<Instant>,
     pub(crate) received: Option<Instant>,
 }
@@ -258,7 +257,7 @@ impl Signals {
     }
 
     /// Notes when the attempt was sent and when its response's head was there.
-    #[allow(dead_code, reason = "for the client, which stamps what it reads")]
+    #[cfg(feature = "client")]
     pub(crate) fn stamped(self, sent: Instant, received: Instant) -> Self {
         Self { sent: Some(sent), received: Some(received), ..self }
     }

@@ -152,7 +152,7 @@ fn go_unit(text: &[u8]) -> Option<(u128, &[u8])> {
 }
 
 /// Rounds up to the next millisecond and ends at [`LONGEST`].
-pub(super) fn from_nanos_up(nanos: u128) -> Duration {
+fn from_nanos_up(nanos: u128) -> Duration {
     from_millis(nanos.div_ceil(NANOS_PER_MS))
 }
 

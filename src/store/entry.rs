@@ -54,6 +54,11 @@ impl Pause {
     pub(super) fn drained_by(&self, now: u64) -> u64 {
         if self.until <= now { self.drained.max(self.until) } else { self.drained }
     }
+
+    /// Whether neither the pause nor its drain can be told any more.
+    pub(super) fn is_over(&self, now: u64, budget_us: u64) -> bool {
+        now >= self.until.max(self.drained).saturating_add(budget_us)
+    }
 }
 
 impl Entry {
@@ -185,12 +190,36 @@ impl Entry {
         });
         read.collect()
     }
-}
 
-impl Pause {
-    /// Whether neither the pause nor its drain can be told any more.
-    pub(super) fn is_over(&self, now: u64, budget_us: u64) -> bool {
-        now >= self.until.max(self.drained).saturating_add(budget_us)
+    /// Frees the seats that a charge took.
+    pub(super) fn free_seats(&mut self, charge: &Charge<'_>) {
+        let unchanged = Arc::ptr_eq(&self.rules, charge.rules);
+        let rules = charge.rules.of(charge.margin).iter().enumerate();
+        for (i, _) in rules.filter(|(_, rule)| rule.is_seats()) {
+            let cost = charge.charges[i].replace(0);
+            let label = &charge.rules.labels.limits[i];
+            let gone = self.gone.as_mut();
+            let gone = gone.and_then(|gone| gone.0.iter_mut().find(|(former, _)| former.is_same(label)));
+            let in_use = match (gone, &mut self.states[..]) {
+                (Some((_, in_use)), _) => Some(in_use),
+                (None, states) if unchanged => match &mut states[i] {
+                    State::Seats(seats) => Some(&mut seats.in_use),
+                    _ => None,
+                },
+                (None, _) => self.seats_of(label),
+            };
+            if let Some(in_use) = in_use {
+                *in_use = in_use.saturating_sub(cost);
+            }
+        }
+    }
+
+    /// Ends a permit.
+    pub(super) fn release(&mut self, charge: &Charge<'_>) {
+        self.free_seats(charge);
+        if charge.rules.rides {
+            self.permits = self.permits.saturating_sub(1);
+        }
     }
 }
 
@@ -271,37 +300,4 @@ fn paused(parts: &[Part<'_>], entries: &[&mut Entry], now: u64) -> Option<Answer
         PartAnswer { ticket: entry.ticket, levels, ..PartAnswer::default() }
     });
     Some(Answer { now, at, outcome: Outcome::Paused { ask_again }, parts: answers.collect() })
-}
-
-impl Entry {
-    /// Frees the seats that a charge took.
-    pub(super) fn free_seats(&mut self, charge: &Charge<'_>) {
-        let unchanged = Arc::ptr_eq(&self.rules, charge.rules);
-        let rules = charge.rules.of(charge.margin).iter().enumerate();
-        for (i, _) in rules.filter(|(_, rule)| rule.is_seats()) {
-            let cost = charge.charges[i].replace(0);
-            let label = &charge.rules.labels.limits[i];
-            let gone = self.gone.as_mut();
-            let gone = gone.and_then(|gone| gone.0.iter_mut().find(|(former, _)| former.is_same(label)));
-            let in_use = match (gone, &mut self.states[..]) {
-                (Some((_, in_use)), _) => Some(in_use),
-                (None, states) if unchanged => match &mut states[i] {
-                    State::Seats(seats) => Some(&mut seats.in_use),
-                    _ => None,
-                },
-                (None, _) => self.seats_of(label),
-            };
-            if let Some(in_use) = in_use {
-                *in_use = in_use.saturating_sub(cost);
-            }
-        }
-    }
-
-    /// Ends a permit.
-    pub(super) fn release(&mut self, charge: &Charge<'_>) {
-        self.free_seats(charge);
-        if charge.rules.rides {
-            self.permits = self.permits.saturating_sub(1);
-        }
-    }
 }

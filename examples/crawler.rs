@@ -64,12 +64,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     println!("{} pages, {} MiB in {:.1} s", 3 * PAGES, bytes / 1024 / 1024, start.elapsed().as_secs_f64());
     for site in &sites {
-        println!(
-            "  {:8} {} requests, at most {} at once",
-            site.name,
-            site.count(&site.all),
-            site.count(&site.most)
-        );
+        let [all, most] = [&site.all, &site.most].map(|count| count.load(Ordering::Relaxed));
+        println!("  {:8} {all} requests, at most {most} at once", site.name);
     }
     Ok(())
 }
@@ -105,9 +101,5 @@ impl Site {
             }
         });
         Ok(site)
-    }
-
-    fn count(&self, counter: &AtomicUsize) -> usize {
-        counter.load(Ordering::Relaxed)
     }
 }

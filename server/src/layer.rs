@@ -183,10 +183,9 @@ impl LimitLayerBuilder {
             rule::check(policy, key, &self.costs)?;
         }
         let limits = || self.policies.iter().flat_map(|(policy, _)| policy.limits());
-        let built_in = |unit: &str| matches!(unit, "requests" | "seats");
         let counted = |cost: &&Cost| limits().any(|limit| limit.counts() == cost.unit);
         if let Some(cost) = self.costs.iter().find(|cost| !counted(cost)) {
-            let hint = if built_in(&cost.unit) { "" } else { "; give it to one with `Limit::unit`" };
+            let hint = if rule::costs_one(&cost.unit) { "" } else { "; give it to one with `Limit::unit`" };
             let fault = format!("is stated in `{}`, which no limit counts{hint}", cost.unit);
             return field(&self.policies[0].0, "cost", fault);
         }

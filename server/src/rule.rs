@@ -118,6 +118,11 @@ impl<'a> Costs<'a> {
     }
 }
 
+/// Whether a request costs 1 in a unit in which it states no cost.
+pub(crate) fn costs_one(unit: &str) -> bool {
+    matches!(unit, "requests" | "seats")
+}
+
 /// The first fault of a policy that a layer would have to find out with each request.
 pub(crate) fn check(policy: &Policy, key: &Key, costs: &[Cost]) -> Result<(), ConfigError> {
     let fault =
@@ -132,10 +137,10 @@ pub(crate) fn check(policy: &Policy, key: &Key, costs: &[Cost]) -> Result<(), Co
     for limit in policy.limits() {
         let (name, unit) = (limit.name(), limit.counts());
         if !wire(&name) {
-            let text = format!("contain `{}`, whose name is not printable ASCII: it stands in headers", name);
+            let text = format!("contain `{name}`, whose name is not printable ASCII: it stands in headers");
             return fault("limits", text);
         }
-        if !matches!(unit, "requests" | "seats") && costs.iter().all(|cost| cost.unit != unit) {
+        if !costs_one(unit) && costs.iter().all(|cost| cost.unit != unit) {
             return fault("cost", format!("in `{unit}` is counted by a limit, and no `.cost` states it"));
         }
     }

@@ -5,8 +5,8 @@
 
 mod alone;
 mod cases;
-mod field_notes;
 mod new_numbers;
+mod side_by_side;
 mod together;
 
 use std::time::Duration;

@@ -5,7 +5,7 @@
 //! the decisions.
 //!
 //! ```text
-//! cargo run --release -p forbear-server --example field_notes
+//! cargo run --release -p forbear-server --example side_by_side
 //! ```
 
 use std::error::Error;

@@ -1,8 +1,8 @@
-//! The load test of the field notes, at the level of the algorithms: ten requests a second for each limiter.
+//! All limiters side by side under one load, at the level of the algorithms: ten requests a second for each.
 
 use super::*;
 
-/// The published load: 1 request at 0 ms, 9 at 900 ms, 10 at 1100 ms.
+/// A load around a boundary: 1 request at 0 ms, 9 at 900 ms, 10 at 1100 ms.
 fn across_the_boundary() -> Vec<u64> {
     [(0, 1), (900, 9), (1_100, 10)].iter().flat_map(|(ms, calls)| vec![ms * 1_000; *calls]).collect()
 }

@@ -1,4 +1,4 @@
-//! The load test of the field notes on the layer, in virtual time: three scenarios, all limiters.
+//! All limiters side by side under one load, on the layer and in virtual time: three scenarios.
 //!
 //! 10 requests a second for each caller (token bucket: capacity 10; leaky bucket: queue 10; 4 at once).
 //! What counts is the most that the backend saw in any span of a second, beside how many were admitted.

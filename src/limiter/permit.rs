@@ -112,7 +112,8 @@ impl Permit {
     /// Corrects an estimate: `used` units were really used, of which the call was charged its cost. Buckets
     /// change their debt; windows and counters change only the window that was charged; a log adds what is
     /// more now and takes back only its own newest. A unit that no limit counts is ignored. Stated again, the
-    /// later statement holds.
+    /// later statement holds. Of a policy that counts nothing but `requests`, a key is forgotten once it is
+    /// unused; a correction that comes later than that finds nothing to correct.
     pub fn settle(&self, unit: &str, used: u64) {
         let held = self.held();
         let Some(margin) = held.charged else { return };

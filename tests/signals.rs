@@ -90,6 +90,17 @@ fn a_unit_that_is_spelled_out_leaves_no_doubt() {
 }
 
 #[test]
+fn a_reset_that_was_joined_or_has_parameters_is_read() {
+    let date = ("date", "Sun, 29 Nov 2026 12:00:00 GMT");
+    for (reset, secs) in [("17, 60", 60), ("17;w=60", 17), ("soon, 5", 5), ("1795953610,1795953640", 40)] {
+        let fields = [date, ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", reset)];
+        assert_eq!(wait(&fields), seconds(secs), "{reset:?}");
+    }
+    let fields = [date, ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "soon")];
+    assert_eq!(wait(&fields), None);
+}
+
+#[test]
 fn b074_a_body_that_is_not_json_takes_nothing_from_the_header() {
     let signals = read(429, &[("content-type", "text/html"), ("retry-after", "3")]);
     let signals = signals.with_body(b"<html>busy</html>");

@@ -70,11 +70,21 @@ impl<'h> Row<'h> {
                 self.remaining = least(self.remaining, Count::parse(value).map(|count| count.value));
             }
             Role::Used => self.used = self.used.max(Count::parse(value).map(|count| count.value)),
-            Role::Reset => match reset(profile, self.family, value, clock) {
-                Some(Reset::In(time)) => self.within = self.within.max(Some(time)),
-                Some(Reset::At(time)) => self.at = self.at.max(Some(time)),
-                None => {}
-            },
+            Role::Reset => {
+                let family = self.family;
+                let read = |text| reset(profile, family, text, clock);
+                let mut note = |reset| match reset {
+                    Reset::In(time) => self.within = self.within.max(Some(time)),
+                    Reset::At(time) => self.at = self.at.max(Some(time)),
+                };
+                match read(value) {
+                    Some(reset) => note(reset),
+                    // Several that were joined, or one with parameters; a date has a comma of its own.
+                    None => {
+                        value.split(|byte| *byte == b',').filter_map(|part| read(item(part))).for_each(note)
+                    }
+                }
+            }
             Role::ResetAfter => self.within = self.within.max(length(value)),
             Role::Standing => self.standing = standing(value).or(self.standing),
             Role::Name => self.name = std::str::from_utf8(value).ok().or(self.name),
@@ -120,6 +130,12 @@ fn reset(profile: Profile, family: Family, value: &[u8], clock: &Clock<'_>) -> O
         return Decimal::parse(unquote(value)).map(|number| Reset::In(number.millis()));
     }
     clock.reset(value)
+}
+
+/// An item without its parameters.
+fn item(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|byte| *byte == b';').unwrap_or(text.len());
+    trim(&text[..end])
 }
 
 /// Seconds, or a length of time with its unit.

@@ -106,6 +106,15 @@ fn expected(arrivals: &[Arrival], every: u64, burst: u64) -> Vec<Option<u64>> {
     times
 }
 
+/// So many walks, or as many as the environment asks for.
+fn walks(cases: u32) -> ProptestConfig {
+    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    config
+}
+
 /// Numbers the policies, for two local limiters of one name are a mistake elsewhere.
 fn name() -> String {
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -113,7 +122,7 @@ fn name() -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(walks(10_000))]
 
     #[test]
     fn first_come_first_served_and_no_debt(
@@ -131,7 +140,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(walks(1_000))]
 
     #[test]
     fn under_any_limit_who_gave_up_was_never_there(

@@ -10,6 +10,7 @@ use governor::{Quota, RateLimiter};
 use proptest::prelude::*;
 
 use super::Rule;
+use super::properties::walks;
 use crate::limit::{Limit, Margin};
 
 /// The clock's first instant: what the limiter's is when a process starts.
@@ -31,7 +32,7 @@ fn walk() -> impl Strategy<Value = (u64, u32, Vec<(u64, u32)>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(walks())]
 
     #[test]
     fn a_token_bucket_admits_what_governors_does((cell_us, burst, steps) in walk()) {

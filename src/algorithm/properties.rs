@@ -22,7 +22,7 @@ const START: u64 = 1 << 50;
 const KINDS: usize = 7;
 
 /// Ten thousand walks, or as many as the environment asks for.
-fn walks() -> ProptestConfig {
+pub(super) fn walks() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = 10_000;

@@ -138,10 +138,10 @@ impl Entry {
     /// Charges what a part asks for at `now`, or nothing.
     #[inline]
     pub(super) fn try_now(&mut self, part: &Part<'_>, now: u64, charges: &mut Charges) -> Option<Grant> {
-        let drained = match self.pause.is_some() {
-            true if self.pause.as_ref().is_some_and(|pause| pause.holds(now).is_some()) => return None,
-            true => self.drained_by(now),
-            false => 0,
+        let drained = match &self.pause {
+            None => 0,
+            Some(pause) if pause.holds(now).is_some() => return None,
+            Some(_) => self.drained_by(now),
         };
         if let ([rule], [state], &[cost]) = (part.rules.of(part.margin), &mut *self.states, part.costs)
             && cost > 0

@@ -254,7 +254,7 @@ impl Retry {
         faults: &mut Faults,
         twice: Safe,
         call: &Call,
-    ) -> std::result::Result<Plan, Stop> {
+    ) -> std::result::Result<Pending, Stop> {
         let (fault, safe) = receipt.judgement?;
         let (number, most) = match fault {
             Fault::Throttled => {
@@ -303,10 +303,10 @@ impl Retry {
         if call.deadline().is_some_and(|deadline| until.max(resumes) >= deadline) {
             return Err(Stop::OutOfTime);
         }
-        Ok(Plan { fault, until, cause })
+        Ok(Pending { fault, until, cause })
     }
 
-    fn affords(&self, plan: &Plan, service: &str) -> bool {
+    fn affords(&self, plan: &Pending, service: &str) -> bool {
         plan.fault == Fault::Throttled || self.budget.withdraw(service, Instant::now())
     }
 }
@@ -326,13 +326,13 @@ impl Faults {
 
 /// A wait that was decided on.
 #[derive(Debug)]
-struct Plan {
+struct Pending {
     fault: Fault,
     until: Instant,
     cause: Cause,
 }
 
-impl Plan {
+impl Pending {
     async fn wait(&self, service: &str, outcome: Outcome, call: &Call) {
         let since = Instant::now();
         let wait = self.until.saturating_duration_since(since);

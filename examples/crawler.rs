@@ -63,9 +63,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     println!("{} pages, {} MiB in {:.1} s", 3 * PAGES, bytes / 1024 / 1024, start.elapsed().as_secs_f64());
-    for site in &sites {
+    for (site, cap) in sites.iter().zip([4, 4, 2]) {
         let [all, most] = [&site.all, &site.most].map(|count| count.load(Ordering::Relaxed));
-        println!("  {:8} {all} requests, at most {most} at once", site.name);
+        println!("  {:8} {all} requests, at most {most} at once, of {cap} that may", site.name);
     }
     Ok(())
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use forbear::{Ask, Limiter, Policy, RefusedKind, store::Local};
 use tokio::time::{Instant, sleep};
 
-#[tokio::main]
+// On one thread, so that the mails ask in their order.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let policy = Policy::new("mail").limit("14/s").limit("5 at once").limit("60 recipients/day burst 60");
     let limiter = Limiter::new(policy, Local::new())?;

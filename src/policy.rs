@@ -30,7 +30,9 @@ pub enum ConfigError {
         fault: LimitError,
     },
     /// Two limits of one policy have the same name: give one another with [`Limit::named`].
-    #[error("policy `{policy}` has two limits named `{limit}`; name one of them otherwise")]
+    #[error(
+        "policy `{policy}` has two limits named `{limit}`; give one of them another name with `Limit::named`"
+    )]
     SameName {
         /// Name of the policy.
         policy: String,
@@ -64,6 +66,7 @@ pub enum ConfigError {
 ///     .max_wait(Duration::from_secs(30));
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[must_use = "a policy limits nothing until a limiter, a client or a layer is built with it"]
 pub struct Policy {
     name: String,
     limits: Vec<Limit>,

@@ -130,7 +130,8 @@ async fn a_slot_is_not_charged_to_who_still_waits_for_a_seat() {
         assert_eq!((refused.kind(), refused.retry_after()), (RefusedKind::NoSeat, None));
         assert_eq!(
             refused.to_string(),
-            "client-side limit of policy `order`, `at-once`: no seat came free in 0 s"
+            "client-side limit of policy `order`, `at-once`: no seat came free in 0 s; each is held until \
+             its permit is dropped, or its response's body"
         );
     }
     drop(permit);

@@ -66,6 +66,7 @@ impl From<&Limiter> for Limits {
 ///     .build()?;
 /// # Ok(client) }
 /// ```
+#[must_use = "nothing is limited until the client is built and used"]
 pub struct Builder {
     client: reqwest::Client,
     rules: Vec<(Rule, Limits)>,

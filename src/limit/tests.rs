@@ -65,7 +65,7 @@ fn what_does_not_read_is_refused_with_the_part_that_is_wrong() {
         ("0x10/s", "`0x10` is not a whole number"),
         ("inf/s", "`inf` is not a whole number"),
         ("5 big tokens/s", "`tokens` is not expected before the slash"),
-        ("500/min burst", "`min burst` is not a period"),
+        ("500/min burst", "`burst` is not the end: a number follows it"),
         ("500/min burst 0", "the burst is 0"),
         ("500/min burst -1", "`-1` is not a whole number"),
         ("500/min burst 5 6", "`5 6` is not a whole number"),

@@ -40,6 +40,9 @@ impl FromStr for Limit {
         } else {
             let (head, burst) = match form.plain.split_once(" burst ") {
                 Some((head, burst)) => (head, Some(form.count(burst)?)),
+                None if form.plain.ends_with(" burst") => {
+                    return Err(form.fault("burst", "the end: a number follows it"));
+                }
                 None => (&*form.plain, None),
             };
             let (rate, unit) = form.rate(head)?;
@@ -147,7 +150,10 @@ impl<'a> Text<'a> {
         let units = self.count(words.next().unwrap_or(""))?;
         let unit = words.next();
         if let Some(word) = words.next() {
-            return Err(self.fault(word, "expected before the slash: a number and at most one unit"));
+            return Err(self.fault(
+                word,
+                "expected: before the slash stand a number, such as 200k, and at most one unit",
+            ));
         }
         let rate = Rate::new(units, self.period(period.trim())?);
         rate.check()?;
@@ -160,7 +166,7 @@ impl<'a> Text<'a> {
         let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_').len();
         let (times, name) = part.split_at(digits);
         let times = if times.is_empty() { 1 } else { self.count(times)? };
-        let us = match name.trim() {
+        let us = match &*name.trim().to_lowercase() {
             "us" | "µs" => 1,
             "ms" => 1_000,
             "s" | "sec" | "secs" | "second" | "seconds" => 1_000_000,

@@ -153,11 +153,15 @@ impl fmt::Display for Refused {
             RefusedKind::Paused => {
                 write!(f, ": paused for another {}, may wait {}", Secs(decision.wait()), Secs(*max_wait))
             }
-            RefusedKind::NoSeat => write!(f, ": no seat came free in {}", Secs(*max_wait)),
+            RefusedKind::NoSeat => write!(
+                f,
+                ": no seat came free in {}; each is held until its permit is dropped, or its response's body",
+                Secs(*max_wait)
+            ),
             RefusedKind::QueueFull => write!(f, ": the queue is full"),
-            RefusedKind::NeverFits => write!(f, ": the cost can never fit"),
+            RefusedKind::NeverFits => write!(f, ": the cost is above what can ever fit"),
             RefusedKind::UnknownUnit => write!(f, ": a cost in `{named}`, which no limit counts"),
-            RefusedKind::NoCost => write!(f, ": no cost in `{named}` was stated, which a limit counts"),
+            RefusedKind::NoCost => write!(f, ": state the call's cost in `{named}`, which a limit counts"),
             RefusedKind::Closed => write!(f, ": the limiter is closed"),
             RefusedKind::NoRuntime => write!(f, ": there is no tokio runtime to wait in"),
         }?;

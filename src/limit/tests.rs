@@ -64,7 +64,7 @@ fn what_does_not_read_is_refused_with_the_part_that_is_wrong() {
         ("_5/s", "`_5` is not a whole number"),
         ("0x10/s", "`0x10` is not a whole number"),
         ("inf/s", "`inf` is not a whole number"),
-        ("5 big tokens/s", "`tokens` is not expected before the slash"),
+        ("5 big tokens/s", "`tokens` is not expected: before the slash stand a number"),
         ("500/min burst", "`burst` is not the end: a number follows it"),
         ("500/min burst 0", "the burst is 0"),
         ("500/min burst -1", "`-1` is not a whole number"),

@@ -166,7 +166,7 @@ impl<'a> Text<'a> {
         let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_').len();
         let (times, name) = part.split_at(digits);
         let times = if times.is_empty() { 1 } else { self.count(times)? };
-        let us = match &*name.trim().to_lowercase() {
+        let us = match name.trim() {
             "us" | "µs" => 1,
             "ms" => 1_000,
             "s" | "sec" | "secs" | "second" | "seconds" => 1_000_000,

@@ -1,6 +1,6 @@
 //! What forbear is for, in one run: the same job done twice against a server that really limits its callers.
 //!
-//! The server allows 50 requests a second and 10 at once, and answers everything above with 429. A plain
+//! The server allows 50 requests a second with a burst of 10, and answers what is above with 429. A plain
 //! client retries with exponential backoff, as most do. The wrapped one knows the limit.
 //!
 //! ```text

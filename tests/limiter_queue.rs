@@ -53,6 +53,18 @@ async fn b017_whatever_the_limit() {
     }
 }
 
+/// Of the calls of twenty seconds, ten went in each after the first; the others were refused or given up.
+async fn ten_went_each_second<C: IntoIterator<Item = Duration>>(calls: Vec<tokio::task::JoinHandle<C>>) {
+    let mut times = Vec::new();
+    for call in calls {
+        times.extend(call.await.unwrap());
+    }
+    for second in 1..20 {
+        let n = times.iter().filter(|time| time.as_secs() == second).count();
+        assert!((9..=11).contains(&n), "{n} in second {second}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn b034_an_overload_is_over_when_it_is_over() {
     let limiter = limiter(Policy::new("b034").limit(Limit::token_bucket(Rate::per_second(10), 10)));
@@ -64,14 +76,7 @@ async fn b034_an_overload_is_over_when_it_is_over() {
         }
         sleep(secs(1)).await;
     }
-    let mut times = Vec::new();
-    for call in calls {
-        times.extend(call.await.unwrap());
-    }
-    for second in 1..20 {
-        let n = times.iter().filter(|time| time.as_secs() == second).count();
-        assert!((9..=11).contains(&n), "{n} in second {second}");
-    }
+    ten_went_each_second(calls).await;
     sleep(secs(1)).await;
     for _ in 0..50 {
         let asked = Instant::now();
@@ -96,14 +101,7 @@ async fn b034_giving_up_costs_nobody_anything() {
         }
         sleep(secs(1)).await;
     }
-    let mut times = Vec::new();
-    for call in calls {
-        times.extend(call.await.unwrap());
-    }
-    for second in 1..20 {
-        let n = times.iter().filter(|time| time.as_secs() == second).count();
-        assert!((9..=11).contains(&n), "{n} in second {second}");
-    }
+    ten_went_each_second(calls).await;
     assert_eq!(limiter.waiting("k"), 0);
 }
 
@@ -339,7 +337,7 @@ async fn max_waiting_counts_all_lines_of_a_key_and_no_other_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_patience_is_one() {
+async fn an_endless_max_wait_is_one() {
     let limiter = limiter(Policy::new("endless").limit(bucket(secs(1), 1)).max_wait(Duration::MAX));
     let start = Instant::now();
     let calls = (0..5).map(|_| ask(&limiter, start, "k", Some(Duration::MAX), &[]));

@@ -29,10 +29,10 @@ fn arrivals(costs: std::ops::RangeInclusive<u64>, most: usize) -> impl Strategy<
     let one = (0..6_u64, costs, proptest::option::weighted(0.4, 0..40_u64));
     proptest::collection::vec(one, 1..most).prop_map(|walk| {
         let mut at = 0;
-        let arrival = |(gap, cost, patience): (u64, u64, Option<u64>)| {
+        let arrival = |(gap, cost, stays): (u64, u64, Option<u64>)| {
             // Often several at once.
             at += gap.saturating_sub(2);
-            Arrival { at, cost, gives_up: patience.map(|patience| at + patience) }
+            Arrival { at, cost, gives_up: stays.map(|stays| at + stays) }
         };
         walk.into_iter().map(arrival).collect()
     })

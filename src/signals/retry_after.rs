@@ -30,14 +30,14 @@ impl Asked {
             match field {
                 Field::RetryAfter => {
                     let seconds = longest(value, |part| seconds_or_date(part, clock));
-                    warn_unless(seconds.is_some(), "retry-after");
+                    warn_of_none(seconds, "retry-after");
                     asked.seconds = asked.seconds.max(seconds);
                     let repaired = longest(value, |part| repair(part, clock));
                     asked.repaired = asked.repaired.max(repaired.or(seconds));
                 }
                 Field::RetryAfterMs => {
                     let millis = longest(value, milliseconds);
-                    warn_unless(millis.is_some(), "retry-after-ms");
+                    warn_of_none(millis, "retry-after-ms");
                     asked.millis = asked.millis.max(millis);
                 }
                 Field::AmzRetryAfter => asked.vendor = asked.vendor.max(longest(value, milliseconds)),
@@ -122,9 +122,9 @@ fn longest(value: &[u8], read: impl Fn(&[u8]) -> Option<Duration>) -> Option<Dur
     longest
 }
 
-fn warn_unless(read: bool, name: &'static str) {
+fn warn_of_none(read: Option<Duration>, name: &'static str) {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    if !read && !WARNED.swap(true, Ordering::Relaxed) {
+    if read.is_none() && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             header = name,
             "a service sent a wait that cannot be read; it counts as absent (said once)"

@@ -7,7 +7,7 @@ use super::*;
 use crate::algorithm::{Mark, Used};
 
 /// Twice a budget's time is more than any call may have to wait; plus what may be booked ahead.
-pub(super) fn patience_us(rule: &Rule) -> u64 {
+pub(super) fn longest_wait_us(rule: &Rule) -> u64 {
     let dearest = {
         let mut state = rule.full(START);
         let at = rule.earliest(&state, START, rule.most());
@@ -93,7 +93,7 @@ proptest! {
                     let cost = some_cost(&mut rng, rule.most());
                     let (was, is) = (rule.earliest(before, later, cost), rule.earliest(&drained, later, cost));
                     prop_assert!(is >= was, "{:?}: {} before {}: {:?} of {:?}", rule, is, was, &drained, before);
-                    prop_assert!(is <= later + patience_us(rule), "{:?} {:?}", rule, &drained);
+                    prop_assert!(is <= later + longest_wait_us(rule), "{:?} {:?}", rule, &drained);
                     subject.state = drained;
                 }
                 let cost = some_cost(&mut rng, subject.rule.most());
@@ -124,7 +124,7 @@ proptest! {
             subject.rule.read(&mut subject.state, now, drained);
             prop_assert!(subject.state.tail() <= now + AHEAD_US + subject.rule.hold_us().unwrap_or(0));
             let wait = subject.rule.earliest(&subject.state, now, subject.rule.most()) - now;
-            prop_assert!(wait <= patience_us(&subject.rule), "{} {:?} {:?}", wait, subject.rule, subject.state);
+            prop_assert!(wait <= longest_wait_us(&subject.rule), "{} {:?} {:?}", wait, subject.rule, subject.state);
             // What goes from here on is no more than after a fresh start, and at once no more than before.
             subject.ledger.calls.clear();
             for _ in 0..8 {
@@ -150,7 +150,7 @@ proptest! {
             let again = subject.state.clone();
             prop_assert!(subject.rule.earliest(&subject.state, drained, 1) > drained);
             let wait = subject.rule.earliest(&subject.state, drained, subject.rule.most()) - drained;
-            prop_assert!(wait <= patience_us(&subject.rule));
+            prop_assert!(wait <= longest_wait_us(&subject.rule));
             subject.rule.read(&mut subject.state, drained + 1, drained);
             prop_assert_eq!(&subject.state, &again, "a drain counts once");
         }

@@ -83,8 +83,8 @@ proptest! {
                 prop_assert!(new.rule.earliest(&state, now, 1) > now, "a fresh budget: {:?} to {:?}", old.rule, new.rule);
             }
             let wait = new.rule.earliest(&state, now, new.rule.most()) - now;
-            let patience = clocks::patience_us(&new.rule).max(clocks::patience_us(&old.rule));
-            prop_assert!(wait <= patience, "{} us from {:?} to {:?}", wait, old.rule, new.rule);
+            let longest = clocks::longest_wait_us(&new.rule).max(clocks::longest_wait_us(&old.rule));
+            prop_assert!(wait <= longest, "{} us from {:?} to {:?}", wait, old.rule, new.rule);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The one place in the core that reads a clock: microseconds that only grow, on tokio's clock, so that
 //! tests can pause it.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -26,12 +27,32 @@ pub(crate) fn now_us() -> u64 {
 /// the origin.
 #[inline]
 pub(crate) fn at_us(instant: Instant) -> u64 {
-    let (origin, instant) = (origin().into_std(), instant.into_std());
-    match instant.checked_duration_since(origin) {
+    match instant.into_std().checked_duration_since(origin().into_std()) {
         Some(after) => BASE_US + whole_us(after),
-        // Rounded down here too, or a span across the origin would count a microsecond less than it is.
-        None => BASE_US.saturating_sub(origin.duration_since(instant).as_nanos().div_ceil(1_000) as u64),
+        None => before_origin_us(instant),
     }
+}
+
+/// An instant that a caller gave, as microseconds. One is given to many calls, so a thread remembers the last.
+#[inline]
+pub(crate) fn given_us(instant: Instant) -> u64 {
+    thread_local! {
+        static LAST: Cell<Option<(Instant, u64)>> = const { Cell::new(None) };
+    }
+    LAST.with(|last| match last.get() {
+        Some((same, us)) if same == instant => us,
+        _ => {
+            let us = at_us(instant);
+            last.set(Some((instant, us)));
+            us
+        }
+    })
+}
+
+#[cold]
+fn before_origin_us(instant: Instant) -> u64 {
+    // Rounded down here too, or a span across the origin would count a microsecond less than it is.
+    BASE_US.saturating_sub(micros(origin().duration_since(instant)))
 }
 
 /// In 64 bits: `as_micros` multiplies in 128.

@@ -59,6 +59,16 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// How a key stands that nobody asks for: it is open, or paused for so long.
+    pub(crate) fn standing(
+        labels: Arc<Labels>,
+        paused_us: Option<u64>,
+        levels: SmallVec<[Level; 3]>,
+    ) -> Self {
+        let granted = paused_us.is_none();
+        Self { labels, granted, wait_us: Some(paused_us.unwrap_or(0)), paused: !granted, levels }
+    }
+
     /// Whether the call may go: at once, or after [`wait`](Self::wait).
     pub fn granted(&self) -> bool {
         self.granted

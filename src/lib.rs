@@ -6,7 +6,8 @@
 //! [`Limiter`] turns an ask into a permit; [`client`] puts all of it around `reqwest`.
 //!
 //! Features: `client`, on by default; `json`, `form`, `query`, `multipart` and `stream`, for what `reqwest` has
-//! by the same names; `governor`, for a store over a limiter of that crate.
+//! by the same names; `governor`, for a store over a limiter of that crate; `redis`, for budgets shared by a fleet;
+//! `metrics`, for counts of what was granted and refused, and of stores that are away.
 
 mod algorithm;
 #[cfg(feature = "client")]
@@ -15,6 +16,8 @@ mod clock;
 mod decision;
 mod limit;
 mod limiter;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod policy;
 pub mod signals;
 pub mod store;

@@ -49,6 +49,14 @@ pub enum ConfigError {
         /// What is wrong with it.
         fault: String,
     },
+    /// A store: its address, or one of its settings.
+    #[error("store: {field} {fault}")]
+    Store {
+        /// Which field.
+        field: &'static str,
+        /// What is wrong with it. Never holds the address, which may have a password in it.
+        fault: String,
+    },
 }
 
 /// The limits of one service, or of one kind of caller on a server, with how long a call may be held back

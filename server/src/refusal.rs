@@ -128,7 +128,7 @@ fn at_least(decision: &Decision) -> Duration {
 
 pub(crate) fn status(refused: &Refused) -> StatusCode {
     match refused.kind() {
-        RefusedKind::NoSeat | RefusedKind::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        RefusedKind::NoSeat | RefusedKind::Closed | RefusedKind::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
         // A queue in which nobody waits for time waits for seats.
         RefusedKind::QueueFull if refused.decision().wait().is_zero() => StatusCode::SERVICE_UNAVAILABLE,
         RefusedKind::NeverFits => StatusCode::PAYLOAD_TOO_LARGE,

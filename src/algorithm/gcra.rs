@@ -67,6 +67,32 @@ impl Gcra {
         Some(Self { ticks, cap: full, full, most: n, queue: None, ahead_us: AHEAD_US })
     }
 
+    /// A rate that is paced and lets a call of all its units through.
+    #[cfg(feature = "redis")]
+    pub(crate) fn paced(units: u64, period_us: u64) -> Self {
+        let ticks = Ticks::at_most(units, period_us, units);
+        let full = units.div_ceil(50) * ticks.p;
+        Self { ticks, cap: full, full, most: units, queue: None, ahead_us: AHEAD_US }
+    }
+
+    /// One of so many equal parts: what can fit stays, what is repaid and what is saved up are shared out, to
+    /// one unit at least.
+    #[cfg(feature = "redis")]
+    pub(crate) fn part_of(&self, workers: u64) -> Self {
+        let most = self.most.max(self.full / self.ticks.p);
+        let ticks = Ticks::at_most(self.ticks.r, self.ticks.p * workers, most);
+        let units = |ticks_owed: u64| (ticks_owed / self.ticks.p / workers).max(1) * ticks.p;
+        let queue = self.queue.map(|queue| queue / workers);
+        Self {
+            ticks,
+            cap: units(self.cap),
+            full: units(self.full),
+            most: self.most,
+            queue,
+            ahead_us: AHEAD_US,
+        }
+    }
+
     /// A leaky bucket: one unit at a time, and `queue` units that wait. A call that costs more than one
     /// unit goes when nothing is owed.
     pub(crate) fn leaky_bucket(rate: Rate, queue: u64) -> Option<Self> {
@@ -79,9 +105,11 @@ impl Gcra {
     /// up.
     #[inline]
     fn owed(&self, state: &State) -> u64 {
-        if state.p == self.ticks.p || state.debt == 0 {
-            return state.debt;
-        }
+        if state.p == self.ticks.p || state.debt == 0 { state.debt } else { self.converted(state) }
+    }
+
+    #[cold]
+    fn converted(&self, state: &State) -> u64 {
         let (units, rest) = (state.debt / state.p, state.debt % state.p);
         let rest = (u128::from(rest) * u128::from(self.ticks.p)).div_ceil(u128::from(state.p)) as u64;
         units.saturating_mul(self.ticks.p).saturating_add(rest).min(DEEP)
@@ -114,30 +142,70 @@ impl Gcra {
     #[inline]
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
         let now = now.max(state.at);
-        let debt = self.debt(state, now);
-        let room = self.cap.saturating_sub(cost.saturating_mul(self.ticks.p));
+        let (debt, room) = (self.debt(state, now), self.room(cost));
         if debt <= room { now } else { now + (debt - room).div_ceil(self.ticks.r) }
     }
 
+    /// The debt up to which a call of this cost may go.
     #[inline]
-    pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
+    fn room(&self, cost: u64) -> u64 {
+        self.cap.saturating_sub(cost.saturating_mul(self.ticks.p))
+    }
+
+    /// The debt at `at` before and after a charge.
+    #[inline(always)]
+    fn charged(&self, state: &State, at: u64, cost: u64) -> Mark {
         let debt = self.debt(state, at);
-        let charged = debt.saturating_add(cost.saturating_mul(self.ticks.p)).min(DEEP);
+        Mark(debt, debt.saturating_add(cost.saturating_mul(self.ticks.p)).min(DEEP))
+    }
+
+    /// The mark of a charge at `now`, which is not before the tail, if it goes then. Charges nothing yet.
+    #[inline(always)]
+    pub(crate) fn offer(&self, state: &State, now: u64, cost: u64) -> Option<Mark> {
+        let mark = self.charged(state, now, cost);
+        (mark.0 <= self.room(cost)).then_some(mark)
+    }
+
+    /// Charges what has this mark.
+    #[inline(always)]
+    pub(crate) fn take(&self, state: &mut State, at: u64, cost: u64, mark: Mark) {
         if self.is_beyond(state) {
             self.charge_beyond(state, at, cost);
         } else {
-            *state = State { debt: charged, at, p: self.ticks.p };
+            *state = State { debt: mark.1, at, p: self.ticks.p };
         }
-        Mark(debt, charged)
+    }
+
+    #[inline(always)]
+    pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
+        let mark = self.charged(state, at, cost);
+        self.take(state, at, cost, mark);
+        mark
+    }
+
+    /// `earliest` and `commit` in one, for the many calls that go at once. `None` decides nothing: then both
+    /// have to be asked.
+    #[inline(always)]
+    pub(crate) fn try_now(&self, state: &mut State, now: u64, cost: u64) -> Option<Mark> {
+        if state.p != self.ticks.p || state.at > now {
+            return None;
+        }
+        let mark = self.offer(state, now, cost)?;
+        *state = State { debt: mark.1, at: now, p: self.ticks.p };
+        Some(mark)
     }
 
     /// A debt beyond this limit's own stays whole, in the ticks of the one whose it is: cut short here, it
     /// would be a fresh budget there.
+    #[cold]
     fn charge_beyond(&self, state: &mut State, at: u64, units: u64) {
         let p = u128::from(state.p);
         let repaid = u128::from(self.repaid(state, at)) * p / u128::from(self.ticks.p);
-        let debt = u128::from(state.debt).saturating_sub(repaid) + u128::from(units) * p;
-        *state = State { debt: debt.min(u128::from(DEEP)) as u64, at, p: state.p };
+        let left = u128::from(state.debt).saturating_sub(repaid);
+        // All repaid, it equals a fresh one and may have been forgotten.
+        let p = if left == 0 { u128::from(self.ticks.p) } else { p };
+        let debt = left + u128::from(units) * p;
+        *state = State { debt: debt.min(u128::from(DEEP)) as u64, at, p: p as u64 };
     }
 
     /// The mark of a charge of nothing.
@@ -154,6 +222,24 @@ impl Gcra {
             return state;
         }
         State { debt: 2 * state.debt, at: state.at, p: 2 * state.p }
+    }
+
+    /// The numbers that its twin decides by, and P and R of `wide`, a reader's with the default margin.
+    #[cfg(feature = "redis")]
+    pub(crate) fn numbers(&self, wide: &Self) -> super::numbers::Numbers {
+        let hold = if self.is_leaky() { self.hold() as i64 } else { -1 };
+        let [p, r, cap, full, most, ahead, wide_p, wide_r] = [
+            self.ticks.p,
+            self.ticks.r,
+            self.cap,
+            self.full,
+            self.most,
+            self.ahead_us,
+            wide.ticks.p,
+            wide.ticks.r,
+        ]
+        .map(|number| number as i64);
+        super::numbers::Numbers::from_slice(&[p, r, cap, full, most, hold, ahead, wide_p, wide_r])
     }
 
     /// How long a leaky bucket holds a call at most; 0 for the others.
@@ -191,6 +277,12 @@ impl Gcra {
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
         state.at <= now && self.owed(state) <= self.repaid(state, now)
+    }
+
+    /// The first instant at which the state equals a fresh one.
+    #[cfg(feature = "redis")]
+    pub(crate) fn fresh_at(&self, state: &State) -> u64 {
+        state.at + self.owed(state).div_ceil(self.ticks.r)
     }
 
     /// Units owed at `now`, rounded up.

@@ -17,6 +17,8 @@
 //! 8. Windows open with the first request. Other numbers that meet the same state keep what was used.
 
 mod gcra;
+#[cfg(feature = "redis")]
+mod numbers;
 mod rules;
 mod seats;
 mod sliding_counter;
@@ -30,6 +32,8 @@ use sliding_counter::SlidingCounter;
 use sliding_log::SlidingLog;
 use window::Window;
 
+#[cfg(feature = "redis")]
+use crate::decision::Label;
 use crate::decision::Level;
 use crate::limit::{Kind, Limit, LimitError, MAX_EXACT, Margin, Rate};
 
@@ -64,6 +68,14 @@ pub(crate) enum State {
 /// left just after it, and when all of it is there again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Mark(u64, u64);
+
+#[cfg(feature = "redis")]
+impl Mark {
+    /// What was left of a limit that is no bucket, and when all of it is there again.
+    pub(crate) fn left(remaining: u64, reset_at: u64) -> Self {
+        Self(remaining, reset_at)
+    }
+}
 
 /// A charge, and what was really used of it.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +126,33 @@ impl Rule {
         }
     }
 
+    /// One worker's part of this limit, of which `label` says the rate: paced, since it is only for a while. The
+    /// rate is shared out, not what can fit: a dear call still goes, and waits for it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn part_of(&self, label: &Label, workers: u32, rank: u32) -> Self {
+        let workers = u64::from(workers.max(1));
+        match self {
+            Rule::Gcra(rule) => Rule::Gcra(rule.part_of(workers)),
+            Rule::Seats(rule) => {
+                let more = u64::from(u64::from(rank) < rule.cap % workers);
+                Rule::Seats(Seats { cap: rule.cap / workers + more })
+            }
+            _ => {
+                let window_us = label.window_us.expect("all but seats have a window");
+                Rule::Gcra(Gcra::paced(label.quota, window_us).part_of(workers))
+            }
+        }
+    }
+
+    /// How long an admission counts: the window of a log, and its margin.
+    #[cfg(feature = "redis")]
+    pub(crate) fn span_us(&self) -> u64 {
+        match self {
+            Rule::SlidingLog(rule) => rule.span_us(),
+            _ => self.budget_us(),
+        }
+    }
+
     /// The most that one call may cost.
     pub(crate) fn most(&self) -> u64 {
         match self {
@@ -148,7 +187,7 @@ impl Rule {
     }
 
     #[inline]
-    fn ahead_us(&self) -> u64 {
+    pub(crate) fn ahead_us(&self) -> u64 {
         match self {
             Rule::Gcra(rule) => rule.ahead_us,
             Rule::Window(rule) => rule.ahead_us,
@@ -176,6 +215,51 @@ impl Rule {
         }
     }
 
+    /// Whether `cost` more units fit at `now`, the state as a reader finds it then; with what [`take`](Self::take)
+    /// needs to charge them.
+    #[inline(always)]
+    pub(crate) fn offer(&self, state: &mut State, now: u64, drained: u64, cost: u64) -> Option<Mark> {
+        match (self, &*state) {
+            // What needs no reading first.
+            (Rule::Gcra(rule), State::Gcra(state)) if (drained..=now).contains(&state.at) && cost > 0 => {
+                rule.offer(state, now, cost)
+            }
+            (Rule::Seats(rule), State::Seats(state)) => {
+                rule.left(state).checked_sub(cost).map(|left| Mark(left, now))
+            }
+            _ => self.offer_read(state, now, drained, cost),
+        }
+    }
+
+    #[inline(never)]
+    fn offer_read(&self, state: &mut State, now: u64, drained: u64, cost: u64) -> Option<Mark> {
+        self.read(state, now, drained);
+        match (self, &*state) {
+            (Rule::Gcra(rule), State::Gcra(state)) if state.at <= now && cost > 0 => {
+                rule.offer(state, now, cost)
+            }
+            // Their mark is how they stand once they are charged.
+            _ => (cost == 0 || self.earliest(state, now, cost) <= now).then(Mark::default),
+        }
+    }
+
+    /// Charges `cost` units at `now`, where they were [offered](Self::offer) this mark.
+    #[inline(always)]
+    pub(crate) fn take(&self, state: &mut State, now: u64, cost: u64, offered: Mark) -> Mark {
+        match (self, &mut *state) {
+            (Rule::Gcra(rule), State::Gcra(state)) if cost > 0 => rule.take(state, now, cost, offered),
+            (Rule::Seats(_), State::Seats(state)) => state.in_use += cost,
+            _ => return self.commit_or_mark(state, now, cost),
+        }
+        offered
+    }
+
+    /// Charges `cost` units at `at`, or only says how the limit stands where they are none.
+    #[inline]
+    pub(crate) fn commit_or_mark(&self, state: &mut State, at: u64, cost: u64) -> Mark {
+        if cost > 0 { self.commit(state, at, cost) } else { self.mark(state, at) }
+    }
+
     /// Charges `cost` units at `at`, which is not before what `earliest` answers.
     #[inline(always)]
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
@@ -195,6 +279,7 @@ impl Rule {
     pub(crate) fn mark(&self, state: &State, at: u64) -> Mark {
         match (self, state) {
             (Rule::Gcra(rule), State::Gcra(state)) => rule.mark(state, at),
+            (Rule::Seats(rule), State::Seats(state)) => Mark(rule.left(state), at),
             _ => {
                 let level = self.level(state, at);
                 Mark(level.remaining, at + level.reset_us)
@@ -357,7 +442,7 @@ impl Rule {
     }
 
     /// Units that are in use at `now`, rounded up.
-    fn used(&self, state: &State, now: u64) -> u64 {
+    pub(crate) fn used(&self, state: &State, now: u64) -> u64 {
         match (self, state) {
             (Rule::Gcra(rule), State::Gcra(state)) => rule.used(state, now),
             (Rule::Window(rule), State::Window(state)) => rule.used(state, now),
@@ -421,4 +506,4 @@ mod oracle;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
-mod worked_examples;
+pub(crate) mod worked_examples;

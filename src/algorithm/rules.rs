@@ -15,14 +15,21 @@ use crate::policy::{ConfigError, Policy};
 /// Costs by limit, in the policy's order.
 pub(crate) type Costs = SmallVec<[u64; 3]>;
 
+/// The cost of a call under a limit whose unit has to be stated: more than can be stated.
+const UNSTATED: u64 = u64::MAX;
+
 /// The limits of one policy, ready to decide.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) labels: Arc<Labels>,
     bare: Box<[Rule]>,
     with_margin: Box<[Rule]>,
-    /// What a call costs that states nothing, or the first unit that has to be stated.
-    usual: Result<Costs, usize>,
+    /// What a call costs by limit where nothing is stated, or [`UNSTATED`].
+    unstated: Costs,
+    /// The most that a call can cost by limit.
+    most: Costs,
+    /// Whether a limit counts a unit whose cost has to be stated.
+    estimated: bool,
     /// Whether something of a permit has to come back: a seat, or a settlement in a unit that is estimated.
     pub(crate) rides: bool,
     holds: bool,
@@ -62,15 +69,47 @@ impl Rules {
             Label { name: limit.name().into(), unit: limit.counts().into(), quota, window_us }
         });
         let labels = Arc::new(Labels { policy: policy.name().into(), limits: limits.collect() });
-        let usual_cost = |i: usize| match &*labels.limits[i].unit {
-            REQUESTS | SEATS => Ok(1),
-            _ => Err(i),
-        };
-        let usual = (0..labels.limits.len()).map(usual_cost).collect();
-        let estimated = labels.limits.iter().any(|label| !matches!(&*label.unit, REQUESTS | SEATS));
+        let unstated = labels.limits.iter().map(|label| match &*label.unit {
+            REQUESTS | SEATS => 1,
+            _ => UNSTATED,
+        });
+        let unstated = unstated.collect::<Costs>();
+        let estimated = unstated.contains(&UNSTATED);
+        let most = bare.iter().map(Rule::most).collect();
         let rides = estimated || bare.iter().any(Rule::is_seats);
         let holds = bare.iter().any(|rule| rule.hold_us().is_some());
-        Ok(Self { labels, bare, with_margin, usual, rides, holds })
+        Ok(Self { labels, bare, with_margin, unstated, most, estimated, rides, holds })
+    }
+
+    /// One worker's part of every limit.
+    #[cfg(feature = "redis")]
+    pub(crate) fn part_of(&self, workers: u32, rank: u32) -> Self {
+        let parts = self.labels.limits.iter().zip(&self.with_margin);
+        let parts = parts.map(|(label, rule)| rule.part_of(label, workers, rank)).collect::<Box<[Rule]>>();
+        Self {
+            labels: self.labels.clone(),
+            most: parts.iter().map(Rule::most).collect(),
+            bare: parts.clone(),
+            with_margin: parts,
+            unstated: self.unstated.clone(),
+            estimated: self.estimated,
+            rides: self.rides,
+            holds: self.holds,
+        }
+    }
+
+    /// Whether time frees anything of it: not seats alone.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.bare.iter().any(|rule| !rule.is_seats())
+    }
+
+    /// The longest that a limit takes to free one unit.
+    #[cfg(feature = "redis")]
+    pub(crate) fn unit_us(&self) -> u64 {
+        let labels = self.labels.limits.iter();
+        let units = labels.filter_map(|label| Some(label.window_us?.div_ceil(label.quota.max(1))));
+        units.max().unwrap_or(0)
     }
 
     #[inline]
@@ -103,37 +142,40 @@ impl Rules {
     /// Costs by limit where nothing was stated, and nothing has to be.
     #[inline]
     pub(crate) fn usual(&self, stated: &[(&str, u64)]) -> Option<&[u64]> {
-        if stated.is_empty() { self.usual.as_deref().ok() } else { None }
+        (stated.is_empty() && !self.estimated).then_some(&*self.unstated)
     }
 
     /// Costs by limit for what was stated by unit.
-    #[inline]
     pub(crate) fn costs<'a>(&self, stated: &[(&'a str, u64)]) -> Result<Costs, CostFault<'a>> {
-        if stated.is_empty() {
-            return match &self.usual {
-                Ok(usual) => Ok(Costs::from_slice(usual)),
-                Err(unit) => Err(CostFault::Missing(*unit)),
-            };
-        }
-        if let Some((unit, _)) = stated.iter().find(|(unit, _)| {
-            !matches!(*unit, REQUESTS | SEATS) && !self.counts(unit) && !self.labels.limits.is_empty()
-        }) {
-            return Err(CostFault::Unknown(unit));
-        }
         let mut costs = Costs::new();
-        for (i, label) in self.labels.limits.iter().enumerate() {
-            let stated = stated.iter().find(|(unit, _)| *unit == &*label.unit).map(|(_, cost)| *cost);
-            let cost = match (stated, &*label.unit) {
-                (Some(cost), _) => cost,
-                (None, REQUESTS | SEATS) => 1,
-                (None, _) => return Err(CostFault::Missing(i)),
-            };
-            if cost > self.bare[i].most() {
-                return Err(CostFault::NeverFits(i));
-            }
-            costs.push(cost);
-        }
+        self.costs_into(stated, &mut costs)?;
         Ok(costs)
+    }
+
+    /// [`costs`](Self::costs), in place of what `costs` held.
+    pub(crate) fn costs_into<'a>(
+        &self,
+        stated: &[(&'a str, u64)],
+        costs: &mut Costs,
+    ) -> Result<(), CostFault<'a>> {
+        let limits = &*self.labels.limits;
+        *costs = Costs::from_slice(&self.unstated);
+        let costs = costs.as_mut_slice();
+        for (unit, stated) in stated {
+            let mut is_counted = false;
+            for (label, cost) in limits.iter().zip(&mut *costs) {
+                if *unit == &*label.unit {
+                    (*cost, is_counted) = ((*stated).min(UNSTATED - 1), true);
+                }
+            }
+            if !is_counted && !matches!(*unit, REQUESTS | SEATS) && !limits.is_empty() {
+                return Err(CostFault::Unknown(unit));
+            }
+        }
+        if let Some(i) = self.most.iter().zip(&*costs).position(|(most, cost)| cost > most) {
+            return Err(if costs[i] == UNSTATED { CostFault::Missing(i) } else { CostFault::NeverFits(i) });
+        }
+        Ok(())
     }
 
     /// The states of a key that `old` ruled until now, limit by limit of the same name: what was used stays

@@ -25,7 +25,12 @@ impl Seats {
         if state.in_use + cost <= self.cap { now } else { NEVER }
     }
 
+    #[inline]
+    pub(crate) fn left(&self, state: &State) -> u64 {
+        self.cap.saturating_sub(state.in_use)
+    }
+
     pub(crate) fn level(&self, state: &State) -> Level {
-        Level { most: self.cap, remaining: self.cap.saturating_sub(state.in_use), reset_us: 0, wait_us: 0 }
+        Level { most: self.cap, remaining: self.left(state), reset_us: 0, wait_us: 0 }
     }
 }

@@ -60,6 +60,13 @@ impl SlidingCounter {
         self.n
     }
 
+    /// The numbers that its twin decides by.
+    #[cfg(feature = "redis")]
+    pub(crate) fn numbers(&self) -> super::numbers::Numbers {
+        let numbers = [self.n, self.cap, self.grain_us, self.grains, self.ahead_us];
+        numbers.map(|number| number as i64).into_iter().collect()
+    }
+
     fn window_us(&self) -> u64 {
         self.grains * self.grain_us
     }
@@ -128,8 +135,8 @@ impl SlidingCounter {
     }
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
-        (state.count == 0 && state.last == 0)
-            || (state.tail <= now && now >= state.start + 2 * self.window_us())
+        let unused = state.count == 0 && state.last == 0;
+        state.tail <= now && (unused || now >= state.start + 2 * self.window_us())
     }
 
     pub(crate) fn used(&self, state: &State, now: u64) -> u64 {

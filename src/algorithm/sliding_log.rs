@@ -55,6 +55,13 @@ impl State {
         if index == 0 { self.base } else { self.entries[index - 1].total }
     }
 
+    /// Instants and units, oldest first.
+    #[cfg(all(test, feature = "redis"))]
+    pub(crate) fn entries(&self) -> Vec<(u64, u64)> {
+        let units = |i| self.entries[i].total - self.total_before(i);
+        (0..self.entries.len()).map(|i| (self.entries[i].at, units(i))).collect()
+    }
+
     /// Counts from zero again, once in the life of a busy log, so that totals stay exact.
     fn rebase(&mut self) {
         let base = std::mem::take(&mut self.base);
@@ -87,12 +94,21 @@ impl SlidingLog {
         self.window_us + self.keep_margin_us + self.ahead_us
     }
 
+    /// The numbers that its twin decides by; the last one says that times or totals are too large for the
+    /// compact form of an entry.
+    #[cfg(feature = "redis")]
+    pub(crate) fn numbers(&self) -> super::numbers::Numbers {
+        let wide = u64::from(self.keep_us() >= 1 << 39 || self.n >= 1 << 20);
+        let numbers = [self.n, self.window_us, self.margin_us, self.keep_us(), self.ahead_us, wide];
+        numbers.map(|number| number as i64).into_iter().collect()
+    }
+
     pub(crate) fn most(&self) -> u64 {
         self.n
     }
 
     /// From an admission until it no longer counts.
-    fn span_us(&self) -> u64 {
+    pub(crate) fn span_us(&self) -> u64 {
         self.window_us + self.margin_us
     }
 

@@ -68,6 +68,15 @@ impl Window {
         self.n
     }
 
+    /// The numbers that its twin decides by, and the budget of `wide`, a reader's with the default margin.
+    #[cfg(feature = "redis")]
+    pub(crate) fn numbers(&self, wide: &Self) -> super::numbers::Numbers {
+        let [segments, look, kept] = [self.segments, self.look, self.kept].map(|count| count as u64);
+        let numbers =
+            [self.n, self.segment_us, segments, look, kept, self.band_us, self.ahead_us, wide.budget_us()];
+        numbers.map(|number| number as i64).into_iter().collect()
+    }
+
     /// Whether a state of `other` reads the same here.
     pub(crate) fn same_segments(&self, other: &Self) -> bool {
         (self.segment_us, self.segments, self.kept) == (other.segment_us, other.segments, other.kept)

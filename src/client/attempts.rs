@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::limiter::RefusedKind;
 
@@ -27,8 +28,20 @@ pub struct Attempts(Arc<Mutex<Record>>);
 struct Record {
     sends: u32,
     held: Held,
-    attempts: Vec<Attempt>,
+    /// With room for the only attempt of most calls.
+    attempts: SmallVec<[Attempt; 1]>,
     stopped: Option<Stop>,
+}
+
+impl Record {
+    /// `sends` is 1, or 0 if it ended before it was sent.
+    fn ended(&mut self, attempt: Attempt, sends: u32) {
+        self.sends = self.sends.saturating_add(sends);
+        if self.attempts.len() == KEPT {
+            self.attempts.remove(0);
+        }
+        self.attempts.push(attempt);
+    }
 }
 
 /// How long a call was held back, and for what.
@@ -180,7 +193,7 @@ impl Attempts {
 
     /// Each attempt, in order: the last 100.
     pub fn list(&self) -> Vec<Attempt> {
-        self.0.lock().attempts.clone()
+        self.0.lock().attempts.to_vec()
     }
 
     /// Why the call was not sent again; `None` while it is under way, or if it was dropped.
@@ -196,14 +209,16 @@ impl Attempts {
         self.0.lock().held.limits += time;
     }
 
-    /// `sends` is 1, or 0 if it ended before it was sent; `held` is what limits took since the attempt before.
-    pub(crate) fn ended(&self, outcome: Outcome, sends: u32, held: Duration, server_wait: Option<Duration>) {
-        let record = &mut *self.0.lock();
-        record.sends = record.sends.saturating_add(sends);
-        if record.attempts.len() == KEPT {
-            record.attempts.remove(0);
-        }
-        record.attempts.push(Attempt { outcome, held, server_wait, wait: Duration::ZERO });
+    /// The record of a call that ended with its only attempt, of which nobody has a handle yet.
+    pub(crate) fn closed(attempt: Attempt, sends: u32, why: Stop) -> Self {
+        let mut record = Record { stopped: Some(why), ..Record::default() };
+        record.ended(attempt, sends);
+        Self(Arc::new(Mutex::new(record)))
+    }
+
+    /// `sends` is 1, or 0 if it ended before it was sent.
+    pub(crate) fn ended(&self, attempt: Attempt, sends: u32) {
+        self.0.lock().ended(attempt, sends);
     }
 
     /// A wait between two attempts that has passed.

@@ -25,10 +25,31 @@ pub(crate) const UNREAD: Duration = Duration::from_secs(30);
 
 const READING: u64 = u64::MAX;
 
+/// The permits of an attempt.
+pub(crate) type Permits = SmallVec<[Permit; 1]>;
+
+/// What an attempt holds while it is under way.
+#[derive(Debug)]
+pub(crate) enum Holds {
+    /// None for a call that is exempt.
+    Permits(Permits),
+    /// Those whose cost can be corrected later.
+    Ride(Aboard),
+}
+
+impl Holds {
+    pub(crate) fn permits(&self) -> &[Permit] {
+        match self {
+            Self::Permits(permits) => permits,
+            Self::Ride(aboard) => &aboard.0.permits,
+        }
+    }
+}
+
 /// The permits of an attempt, on their way with it.
 #[derive(Debug)]
 pub(crate) struct Ride {
-    permits: SmallVec<[Permit; 1]>,
+    permits: Permits,
     service: Box<str>,
     since: Instant,
     /// When the body last gave something, from `since`; `READING` while someone waits for it.
@@ -36,7 +57,7 @@ pub(crate) struct Ride {
 }
 
 impl Ride {
-    pub(crate) fn new(permits: SmallVec<[Permit; 1]>, service: &str) -> Arc<Self> {
+    pub(crate) fn new(permits: Permits, service: &str) -> Arc<Self> {
         Arc::new(Self {
             permits,
             service: service.into(),
@@ -52,11 +73,6 @@ impl Ride {
 
     pub(crate) fn settle(&self, unit: &str, used: u64) {
         self.permits.iter().for_each(|permit| permit.settle(unit, used));
-    }
-
-    /// Whether a seat is among the permits.
-    fn has_seat(&self) -> bool {
-        self.permits.iter().any(Permit::rides)
     }
 
     fn touch(&self) {
@@ -100,21 +116,33 @@ impl Bodies {
     }
 }
 
-/// Lets the permit ride on the response, or ends the ride if there is no body to come.
-pub(crate) fn carry(response: Response, method: &Method, aboard: Aboard, bodies: &Bodies) -> Response {
-    let ride = &aboard.0;
+/// Lets the permits ride on the response, or drops them if there is no body to come.
+pub(crate) fn carry(
+    response: Response,
+    method: &Method,
+    holds: Holds,
+    service: &str,
+    bodies: &Bodies,
+) -> Response {
+    if !holds.permits().iter().any(Permit::rides) {
+        return response;
+    }
     let bodiless = method == Method::HEAD
         || matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || response.content_length() == Some(0);
-    if bodiless || !ride.has_seat() {
+    if bodiless {
         return response;
     }
     let (parts, body) = split(response);
     if body.is_end_stream() {
         return http::Response::from_parts(parts, body).into();
     }
-    ride.touch();
-    bodies.add(ride);
+    let aboard = match holds {
+        Holds::Permits(permits) => Aboard(Ride::new(permits, service)),
+        Holds::Ride(aboard) => aboard,
+    };
+    aboard.0.touch();
+    bodies.add(&aboard.0);
     let body = Carried { body, aboard: Some(aboard) };
     http::Response::from_parts(parts, reqwest::Body::wrap(body)).into()
 }

@@ -4,6 +4,7 @@
 //! Throttles do not count: their own waits pace them. A service without an entry has a full budget, so
 //! forgetting the full ones is only tidying.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -21,6 +22,8 @@ pub(crate) struct RetryBudget {
     per_second: f64,
     most: f64,
     services: Mutex<HashMap<String, Balance, RandomState>>,
+    /// How many of them there are: none while all goes well.
+    len: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +36,18 @@ impl RetryBudget {
     pub(crate) fn new(share: f64, per_second: u32) -> Self {
         let share = if share.is_finite() { share.max(0.0) } else { 0.0 };
         let per_second = f64::from(per_second);
-        Self { share, per_second, most: per_second.max(10.0), services: Mutex::default() }
+        Self {
+            share,
+            per_second,
+            most: per_second.max(10.0),
+            services: Mutex::default(),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether the budgets of all services are full, as far as it knows.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len.load(Ordering::Relaxed) == 0
     }
 
     /// A call to the service has begun. Tells nothing of a service whose budget is full.
@@ -54,6 +68,7 @@ impl RetryBudget {
         let left = self.now_left(*balance, now);
         let taken = left >= 1.0;
         *balance = Balance { left: if taken { left - 1.0 } else { left }, at: now };
+        self.len.store(services.len(), Ordering::Relaxed);
         taken
     }
 

@@ -1,4 +1,4 @@
-//! Reading a response's body ahead of its reader, and giving it back as it was.
+//! Reading a response's body ahead of its reader, and giving it back as it was, or in place of one.
 //!
 //! For two opt-ins: signals that stand in the body, and calls whose body is part of what may be tried
 //! again. What was read is replayed frame by frame, and an error comes at its place. Never reads more than
@@ -19,6 +19,10 @@ use crate::client::body;
 /// The most that is read of a body for the sake of its signals, in bytes and in time.
 const SIGNALS_BYTES: usize = 64 * 1024;
 const SIGNALS_TIME: Duration = Duration::from_secs(1);
+
+/// How much of an old body is read out to keep its connection, and for how long.
+const DRAIN_BYTES: usize = 64 * 1024;
+const DRAIN_TIME: Duration = Duration::from_millis(100);
 
 /// Reads the whole body, within the attempt.
 ///
@@ -52,6 +56,24 @@ pub(crate) async fn json(response: Response) -> (Response, Option<Vec<u8>>) {
     let in_time = tokio::time::timeout(SIGNALS_TIME, gathered.read(SIGNALS_BYTES)).await.is_ok();
     let text = (in_time && gathered.ended).then(|| gathered.bytes());
     (http::Response::from_parts(parts, reqwest::Body::wrap(gathered)).into(), text)
+}
+
+/// Reads out what is left of a body, so that its connection can be used again; not for long.
+pub(crate) async fn drain(mut response: Response) {
+    if response.content_length().is_some_and(|length| length > DRAIN_BYTES as u64) {
+        return;
+    }
+    let read = async {
+        let mut bytes = 0;
+        while let Ok(Some(chunk)) = response.chunk().await {
+            bytes += chunk.len();
+            if bytes > DRAIN_BYTES {
+                break;
+            }
+        }
+    };
+    // Out of time or not, the response goes.
+    let _ = tokio::time::timeout(DRAIN_TIME, read).await;
 }
 
 /// A body of which the first frames were read.

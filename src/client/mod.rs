@@ -5,9 +5,10 @@
 //! says about itself is in [`RequestExt`]; what became of it in [`Attempts`]. Responses and errors of the
 //! transport pass through untouched; what this side adds are [`Refused`] and [`TimedOut`].
 //!
-//! The files: `retry` does, `classify` says what, `backoff` and `budget` when; `throttle` holds back, `route`
-//! says under which key, `body` until when; `receipt` is what came back, `gather` reads ahead where that is
-//! asked for; `call` is what the layers know of each other.
+//! The files: `retry` does, on its `terms`, `classify` says what, `backoff` and `budget` when; `throttle`
+//! holds back, `route` says under which key, `body` until when; `receipt` is what came back, `gather` reads
+//! ahead where that is asked for; `call` is what all attempts of a call share, `marker` how the layers find
+//! it.
 
 mod attempts;
 mod backoff;
@@ -18,11 +19,13 @@ mod call;
 mod classify;
 mod error;
 mod gather;
+mod marker;
 mod receipt;
 mod request_ext;
 mod retry;
 mod route;
 mod settle;
+mod terms;
 mod throttle;
 
 use std::time::Duration;

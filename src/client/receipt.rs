@@ -6,6 +6,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use http::StatusCode;
 use reqwest::Response;
 use reqwest_middleware::Result;
 use tokio::time::Instant;
@@ -16,38 +17,36 @@ use crate::client::error::Ours;
 use crate::client::gather;
 use crate::signals::{Profile, Signals};
 
-/// Reads what a response says about limits and leaves it in the extensions, unless it is there already.
-pub(crate) fn read(response: &mut Response, sent: Instant) -> Signals {
-    if let Some(signals) = response.extensions().get::<Signals>() {
-        return signals.clone();
+/// What a response says about limits, as `profile` means it. What was read further in stands.
+#[inline]
+pub(crate) fn read_as(profile: Profile, response: &Response, sent: Instant) -> Signals {
+    match response.extensions().get::<Signals>() {
+        Some(signals) => signals.clone(),
+        None => stamped(profile, response, sent),
     }
-    leave(parse(response), response, sent, Instant::now())
 }
 
-/// The same as `profile` means it, and with what the body says, where that is asked for.
-pub(crate) async fn read_as(reading: Reading, mut response: Response, sent: Instant) -> (Response, Signals) {
-    if let Some(signals) = response.extensions().get::<Signals>() {
-        let signals = signals.clone();
-        return (response, signals);
-    }
+#[inline]
+fn stamped(profile: Profile, response: &Response, sent: Instant) -> Signals {
     let received = Instant::now();
-    let mut signals = parse_as(reading.profile, &response);
-    let may_refuse = classify::is_error(response.status()) || reading.profile.refuses_with_success();
-    if reading.bodies == ReadBodies::OfRefusals && may_refuse {
-        let (whole, text) = Box::pin(gather::json(response)).await;
-        response = whole;
-        if let Some(text) = text {
-            signals = signals.with_body(&text);
-        }
-    }
-    let signals = leave(signals, &mut response, sent, received);
+    let mut signals = parse_as(profile, response);
+    signals.stamp(sent, received);
+    signals
+}
+
+/// With what the body says. The response keeps it.
+pub(crate) async fn with_body(response: Response, signals: Signals) -> (Response, Signals) {
+    let (response, text) = gather::json(response).await;
+    let signals = match text {
+        Some(text) => signals.with_body(&text),
+        None => signals,
+    };
     (response, signals)
 }
 
-fn leave(signals: Signals, response: &mut Response, sent: Instant, received: Instant) -> Signals {
-    let signals = signals.stamped(sent, received);
-    response.extensions_mut().insert(signals.clone());
-    signals
+#[inline]
+pub(crate) fn leave(signals: Signals, response: &mut Response) {
+    response.extensions_mut().insert(signals);
 }
 
 /// How a throttle reads responses.
@@ -55,6 +54,16 @@ fn leave(signals: Signals, response: &mut Response, sent: Instant, received: Ins
 pub(crate) struct Reading {
     pub(crate) profile: Profile,
     pub(crate) bodies: ReadBodies,
+}
+
+impl Reading {
+    /// Whether the body of this response may say something.
+    pub(crate) fn asks_for_body(self, response: &Response) -> bool {
+        let may_refuse = classify::is_error(response.status()) || self.profile.refuses_with_success();
+        self.bodies == ReadBodies::OfRefusals
+            && may_refuse
+            && response.extensions().get::<Signals>().is_none()
+    }
 }
 
 /// Whether bodies are read for signals.
@@ -70,10 +79,10 @@ pub(crate) fn parse(response: &Response) -> Signals {
     parse_as(Profile::Generic, response)
 }
 
+#[inline]
 fn parse_as(profile: Profile, response: &Response) -> Signals {
     #[allow(clippy::disallowed_methods)] // Dates in headers are read against the wall clock.
-    let now = SystemTime::now();
-    Signals::read_as(profile, response.status(), response.headers(), now)
+    Signals::read_at(profile, response.status(), response.headers(), SystemTime::now)
 }
 
 /// The result of an attempt, judged.
@@ -81,26 +90,39 @@ fn parse_as(profile: Profile, response: &Response) -> Signals {
 pub(crate) struct Receipt {
     pub(crate) outcome: Outcome,
     pub(crate) judgement: Judgement,
-    pub(crate) signals: Option<Signals>,
+    pub(crate) server_wait: Option<Duration>,
+    /// When the response came.
+    received: Option<Instant>,
 }
 
 impl Receipt {
-    pub(crate) fn server_wait(&self) -> Option<Duration> {
-        self.signals.as_ref().and_then(Signals::wait)
+    #[inline]
+    fn of_response(status: StatusCode, signals: &Signals) -> Self {
+        Self {
+            outcome: Outcome::Status(status),
+            judgement: classify::response(status, signals),
+            server_wait: signals.wait(),
+            received: signals.received_at(),
+        }
     }
 
     /// When the response came; for an error, now.
     pub(crate) fn received(&self) -> Instant {
-        self.signals.as_ref().and_then(Signals::received_at).unwrap_or_else(Instant::now)
+        self.received.unwrap_or_else(Instant::now)
     }
 }
 
-pub(crate) fn of(result: &Result<Response>) -> Receipt {
+/// Judges the result of an attempt that began then, and leaves what a response says in it.
+pub(crate) fn of(result: &mut Result<Response>, sent: Instant) -> Receipt {
     match result {
         Ok(response) => {
-            let signals = response.extensions().get().cloned().unwrap_or_else(|| parse(response));
-            let judgement = classify::response(response.status(), &signals);
-            Receipt { outcome: Outcome::Status(response.status()), judgement, signals: Some(signals) }
+            if let Some(signals) = response.extensions().get() {
+                return Receipt::of_response(response.status(), signals);
+            }
+            let signals = stamped(Profile::Generic, response, sent);
+            let receipt = Receipt::of_response(response.status(), &signals);
+            leave(signals, response);
+            receipt
         }
         Err(error) => {
             let (outcome, judgement) = match Ours::of(error) {
@@ -108,7 +130,7 @@ pub(crate) fn of(result: &Result<Response>) -> Receipt {
                 Some(Ours::TimedOut(_)) => (Outcome::TimedOut, Err(Stop::OutOfTime)),
                 None => (Outcome::Error(classify::error_kind(error)), classify::error(error)),
             };
-            Receipt { outcome, judgement, signals: None }
+            Receipt { outcome, judgement, server_wait: None, received: None }
         }
     }
 }

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use http::Extensions;
 use reqwest_middleware::RequestBuilder;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -56,10 +55,6 @@ pub(crate) enum Pass {
 }
 
 impl Options {
-    pub(crate) fn of(extensions: &Extensions) -> Self {
-        extensions.get::<Self>().cloned().unwrap_or_default()
-    }
-
     fn change(mut request: RequestBuilder, change: impl FnOnce(&mut Self)) -> RequestBuilder {
         change(request.extensions().get_or_insert_default());
         request

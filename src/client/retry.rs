@@ -7,10 +7,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fastrand::Rng;
 use http::Extensions;
 use parking_lot::Mutex;
@@ -18,21 +16,19 @@ use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
 use tokio::time::Instant;
 
-use crate::client::attempts::{Cause, Outcome, Stop};
+use crate::client::attempts::{Cause, Stop};
 use crate::client::backoff::{Backoff, Spread};
 use crate::client::budget::RetryBudget;
-use crate::client::call::{Call, Inside, Layer, Once};
+use crate::client::call::{BoxFuture, Call, Once};
 use crate::client::classify::{self, Fault, Safe};
 use crate::client::error::Ours;
+use crate::client::marker::{self, Inside, Layer};
 use crate::client::receipt::{self, Receipt};
 use crate::client::request_ext::{Options, Reach, Twice};
+use crate::client::terms::{Faults, Pending, Terms, forget_charges};
 use crate::client::{gather, route};
 use crate::limiter::Last;
 use crate::policy::MAX_WAIT;
-
-/// How much of an old body is read out to keep its connection, and for how long.
-const DRAIN_BYTES: usize = 64 * 1024;
-const DRAIN_TIME: Duration = Duration::from_millis(100);
 
 const REPEATED: &str =
     "a second retry around a call, or one inside a throttle, does nothing; install one, outside";
@@ -178,48 +174,85 @@ impl Retry {
         self
     }
 
-    async fn run(
-        &self,
-        mut request: Request,
-        extensions: &mut Extensions,
-        next: Next<'_>,
-        call: &Call,
-    ) -> Result<Response> {
-        let options = Options::of(extensions);
-        let service = route::authority(request.url());
-        let mut faults = Faults::default();
-        let mut last = None;
+    /// The call. What only those need that are sent again is apart, so that the future of the others is small.
+    #[allow(clippy::manual_async_fn, reason = "an async fn copies what it is given")]
+    fn run<'a>(
+        &'a self,
+        request: Request,
+        extensions: &'a mut Extensions,
+        next: Next<'a>,
+    ) -> impl Future<Output = Result<Response>> + Send + 'a {
+        async move {
+            let Some(Inside::Outermost(call)) = marker::enter(extensions, Layer::Retry) else {
+                self.repeated.warn(REPEATED);
+                return next.run(request, extensions).await;
+            };
+            let terms = self.begin(&request, extensions.get(), &call);
+            let replica = terms.replica(&request);
+            let sending = call.sends(next.clone().run(request, extensions));
+            let result = if terms.reach == Reach::Head && call.deadline().is_none() {
+                call.goes();
+                sending.await
+            } else {
+                Box::pin(terms.attempt(&call, sending)).await
+            };
+            let again = {
+                let mut result = result;
+                let receipt = receipt::of(&mut result, call.started);
+                if let Err(why) = receipt.judgement {
+                    let result = call.close(why, &receipt, result);
+                    marker::end(call, extensions);
+                    return result;
+                }
+                let fault = Ended { replica, result, receipt };
+                Box::pin(self.again(fault, terms, extensions, next, &call))
+            };
+            let result = again.await;
+            marker::end(call, extensions);
+            result
+        }
+    }
+
+    /// Notes what holds for the call as a whole.
+    fn begin(&self, request: &Request, options: Option<&Options>, call: &Call) -> Terms {
         if let Some(max_wait) = self.max_wait {
             call.bound_wait(max_wait);
         }
         if let Some(timeout) = self.total_timeout {
             call.bound_time(timeout);
         }
-        self.budget.deposit(&service, call.started);
-        let twice = self.may_run_twice(&request, &options);
+        if !self.budget.is_full() {
+            self.budget.deposit(&route::authority(request.url()), call.started);
+        }
+        let (twice, reach) = options.map_or_else(Default::default, |options| (options.twice, options.reach));
+        forget_charges(options);
+        let marked = twice == Twice::Idempotent
+            || classify::is_idempotent(request)
+            || self.idempotent.as_ref().is_some_and(|idempotent| idempotent(request));
+        Terms { twice, reach, safe: if marked { Safe::Idempotent } else { Safe::AnyMethod } }
+    }
+
+    /// What happens after an attempt that ended with a fault, until the call ends.
+    async fn again(
+        &self,
+        fault: Ended,
+        terms: Terms,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+        call: &Call,
+    ) -> Result<Response> {
+        let Ended { mut replica, mut result, mut receipt } = fault;
+        let mut faults = Faults::default();
+        let mut last = None;
         loop {
-            let replica = match options.twice {
-                Twice::No => None,
-                _ => request.try_clone(),
-            };
-            if let Some(settle) = &options.settle {
-                settle.clear();
-            }
-            let sent = Instant::now();
-            let sending = pin!(attempt(next.clone().run(request, extensions), options.reach));
-            let mut result = call.in_time(sending).await;
-            if let Ok(response) = &mut result {
-                receipt::read(response, sent);
-            }
-            let receipt = receipt::of(&result);
-            call.ended(receipt.outcome, receipt.server_wait());
-            let plan = match (self.plan(&receipt, &mut faults, twice, call), replica) {
-                (Ok(plan), Some(replica)) if self.affords(&plan, &service) => {
-                    request = replica;
-                    plan
+            let plan = self.plan(&receipt, &mut faults, terms.safe, call);
+            let service = replica.as_ref().map(|replica| route::authority(replica.url()));
+            let (request, service, plan) = match (plan, replica, service) {
+                (Ok(plan), Some(replica), Some(service)) if self.affords(&plan, &service) => {
+                    (replica, service, plan)
                 }
-                (plan, replica) => {
-                    let why = match (plan, options.twice, replica) {
+                (plan, replica, _) => {
+                    let why = match (plan, terms.twice, replica) {
                         (Err(why), ..) => why,
                         (Ok(_), Twice::No, _) => Stop::NoRetry,
                         (Ok(_), _, None) => Stop::NotReplayable,
@@ -229,22 +262,24 @@ impl Retry {
                         Some(last) => result.map_err(|error| Ours::after(error, last)),
                         None => result,
                     };
-                    return call.close(why, result);
+                    return call.close(why, &receipt, result);
                 }
             };
+            call.ended(&receipt);
             if let Ok(response) = result {
-                last = receipt.signals.map(|signals| Last { status: response.status(), signals });
-                Box::pin(drain(response)).await;
+                let signals = response.extensions().get().cloned();
+                last = signals.map(|signals| Last { status: response.status(), signals });
+                gather::drain(response).await;
             }
             plan.wait(&service, receipt.outcome, call).await;
+            forget_charges(extensions.get());
+            replica = terms.replica(&request);
+            let sent = Instant::now();
+            call.begins(sent);
+            let sending = call.sends(next.clone().run(request, extensions));
+            result = terms.attempt(call, sending).await;
+            receipt = receipt::of(&mut result, sent);
         }
-    }
-
-    fn may_run_twice(&self, request: &Request, options: &Options) -> Safe {
-        let marked = options.twice == Twice::Idempotent
-            || classify::is_idempotent(request)
-            || self.idempotent.as_ref().is_some_and(|idempotent| idempotent(request));
-        if marked { Safe::Idempotent } else { Safe::AnyMethod }
     }
 
     /// Whether and until when to wait; `twice` is the most that the request allows.
@@ -272,7 +307,7 @@ impl Retry {
         if number >= most || faults.all() >= self.attempts.unwrap_or(u32::MAX) {
             return Err(Stop::AttemptsUsedUp);
         }
-        let server = receipt.server_wait().unwrap_or_default();
+        let server = receipt.server_wait.unwrap_or_default();
         if server > self.max_server_wait {
             return Err(Stop::WaitTooLong);
         }
@@ -311,77 +346,29 @@ impl Retry {
     }
 }
 
-/// How many faults a call has met, by kind.
-#[derive(Debug, Default)]
-struct Faults {
-    throttled: u32,
-    transient: u32,
+/// An attempt that has ended.
+struct Ended {
+    /// The request once more, if it can be sent again.
+    replica: Option<Request>,
+    result: Result<Response>,
+    receipt: Receipt,
 }
 
-impl Faults {
-    fn all(&self) -> u32 {
-        self.throttled.saturating_add(self.transient)
-    }
-}
-
-/// A wait that was decided on.
-#[derive(Debug)]
-struct Pending {
-    fault: Fault,
-    until: Instant,
-    cause: Cause,
-}
-
-impl Pending {
-    async fn wait(&self, service: &str, outcome: Outcome, call: &Call) {
-        let since = Instant::now();
-        let wait = self.until.saturating_duration_since(since);
-        tracing::debug!(service, outcome = %outcome, ?wait, cause = %self.cause, "waits before it sends a call again");
-        tokio::time::sleep_until(self.until).await;
-        let waited = since.elapsed();
-        call.held(waited);
-        call.attempts.waited(waited, self.cause);
-    }
-}
-
-async fn attempt(send: impl Future<Output = Result<Response>>, reach: Reach) -> Result<Response> {
-    match reach {
-        Reach::Head => send.await,
-        Reach::Body => Ok(gather::whole(send.await?).await?),
-    }
-}
-
-/// Reads out what is left of a body, so that its connection can be used again; not for long.
-async fn drain(mut response: Response) {
-    if response.content_length().is_some_and(|length| length > DRAIN_BYTES as u64) {
-        return;
-    }
-    let read = async {
-        let mut bytes = 0;
-        while let Ok(Some(chunk)) = response.chunk().await {
-            bytes += chunk.len();
-            if bytes > DRAIN_BYTES {
-                break;
-            }
-        }
-    };
-    // Out of time or not, the response goes.
-    let _ = tokio::time::timeout(DRAIN_TIME, read).await;
-}
-
-#[async_trait]
+/// As `async_trait` would have it, but for one copy of the request.
 impl Middleware for Retry {
-    async fn handle(
-        &self,
+    fn handle<'a, 'b, 'c, 'all>(
+        &'a self,
         request: Request,
-        extensions: &mut Extensions,
-        next: Next<'_>,
-    ) -> Result<Response> {
-        let Some(inside) = Inside::enter(extensions, Layer::Retry) else {
-            self.repeated.warn(REPEATED);
-            return next.run(request, extensions).await;
-        };
-        self.run(request, extensions, next, &inside.call).await
+        extensions: &'b mut Extensions,
+        next: Next<'c>,
+    ) -> BoxFuture<'all>
+    where
+        'a: 'all,
+        'b: 'all,
+        'c: 'all,
+        Self: 'all,
+    {
+        Box::pin(self.run(request, extensions, next))
     }
 }
 

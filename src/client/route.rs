@@ -4,8 +4,9 @@
 //! part of a key. A URL's own normal form does half of that: lower case, IDNs in their ASCII form, no
 //! default port, canonical addresses.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::{HeaderMap, HeaderName};
 use reqwest::{Request, Url};
@@ -27,10 +28,39 @@ pub(crate) fn authority(url: &Url) -> String {
     }
 }
 
-/// The service that answered, which is another one after a redirect; `None` where the response does not
-/// say.
-pub(crate) fn answered_by(url: &Url) -> Option<String> {
-    (url.host_str() != Some(NO_HOST)).then(|| authority(url))
+/// Whether a URL's [authority] is this one.
+fn is_authority(service: &str, url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    match (service.strip_prefix(host), url.port()) {
+        (Some(rest), None) => rest.is_empty(),
+        (Some(rest), Some(port)) => rest.strip_prefix(':').is_some_and(|rest| rest.parse() == Ok(port)),
+        (None, _) => false,
+    }
+}
+
+/// Whether another service than this one answered, as after a redirect. Not where the response does not say
+/// which.
+pub(crate) fn is_elsewhere(url: &Url, service: &str) -> bool {
+    url.host_str() != Some(NO_HOST) && !is_authority(service, url)
+}
+
+/// The names of the services that were called first, to borrow: most clients call few.
+#[derive(Debug, Default)]
+pub(crate) struct Services([OnceLock<Box<str>>; 8]);
+
+impl Services {
+    /// The [authority] of a URL.
+    pub(crate) fn name(&self, url: &Url) -> Cow<'_, str> {
+        for kept in &self.0 {
+            // Another thread may have put another service there.
+            let name = kept.get_or_init(|| authority(url).into());
+            if is_authority(name, url) {
+                return Cow::Borrowed(name);
+            }
+        }
+        Cow::Owned(authority(url))
+    }
 }
 
 /// Which hosts: `api.example.com`, `api.example.com:8443`, or `*.example.com` for all below it.
@@ -119,15 +149,15 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// The key; `None` if the request is none of its business.
-    pub(crate) fn key(&self, request: &Request) -> Option<String> {
+    /// The key of a request to that service; `None` if the request is none of its business.
+    pub(crate) fn key<'a>(&self, request: &Request, service: &Cow<'a, str>) -> Option<Cow<'a, str>> {
         let url = request.url();
         match self {
-            Route::Service => Some(authority(url)),
-            Route::Host(pattern) => pattern.matches(url).then(|| authority(url)),
-            Route::Rest(others) => (!others.iter().any(|other| other.matches(url))).then(|| authority(url)),
-            Route::Rule(key) => key(request),
-            Route::One(key) => Some((*key).to_owned()),
+            Route::Service => Some(service.clone()),
+            Route::Host(pattern) => pattern.matches(url).then(|| service.clone()),
+            Route::Rest(others) => (!others.iter().any(|other| other.matches(url))).then(|| service.clone()),
+            Route::Rule(key) => key(request).map(Cow::Owned),
+            Route::One(key) => Some(Cow::Borrowed(key)),
         }
     }
 }
@@ -173,6 +203,19 @@ mod tests {
         assert_eq!(service("http://[::1]:80/"), "[::1]");
         assert_eq!(service("http://[0:0:0:0:0:0:0:1]:8080/"), "[::1]:8080");
         assert_eq!(service("http://127.1/"), "127.0.0.1");
+    }
+
+    #[test]
+    fn a_kept_name_is_the_authority() {
+        let services = Services::default();
+        let urls = (0..20).map(|i| format!("http://h{}.test{}/{i}", i / 4, ["", ".", ":80", ":81"][i % 4]));
+        let urls = urls.map(|url| url.parse().expect("a URL")).collect::<Vec<Url>>();
+        for url in urls.iter().chain(&urls) {
+            assert_eq!(services.name(url), authority(url), "{url}");
+            assert!(urls.iter().all(|other| is_authority(&authority(url), other) == (authority(url) == authority(other))));
+        }
+        let [ip, port] = ["http://[::1]", "http://[::1]:81"].map(|url| url.parse().expect("a URL"));
+        assert!(!is_authority(&authority(&port), &ip) && !is_authority(&authority(&ip), &port));
     }
 
     #[test]

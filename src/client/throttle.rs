@@ -5,34 +5,32 @@
 //! further in is not seen, and a cache further in consumes budget for its hits. Never sends without a
 //! permit, and never runs a user's closure while it holds one.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
+mod outgoing;
 
-use async_trait::async_trait;
-use http::{Extensions, HeaderMap, HeaderName, Method};
-use reqwest::{Request, Response, Url};
+use std::borrow::Cow;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use http::{Extensions, HeaderName};
+use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
-use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
-use crate::client::body::{self, Aboard, Bodies, Ride, UNREAD};
-use crate::client::call::{Call, Inside, Layer, Once, Place};
+use crate::client::body::{self, Bodies};
+use crate::client::call::{BoxFuture, Call, Once};
+use crate::client::marker::{self, Inside, Layer, Limiters};
 use crate::client::receipt::{self, ReadBodies, Reading};
-use crate::client::request_ext::{Options, Pass};
-use crate::client::route::{self, KeyOf, Route};
-use crate::limiter::{Ask, Limiter, Permit, Refused, RefusedKind};
+use crate::client::route::{self, KeyOf, Route, Services};
+use crate::limiter::Limiter;
 use crate::signals::{Class, Profile, Signals};
+
+use outgoing::{Origin, Outgoing};
 
 type CostOf = Box<dyn Fn(&Request) -> u64 + Send + Sync>;
 type Exempt = Box<dyn Fn(&Request) -> bool + Send + Sync>;
 
 const REPEATED: &str = "a second throttle of one limiter around a call does nothing; install it once";
-const LYING: &str =
-    "response bodies lie unread and hold their seats while other calls wait; read or drop them";
-const LYING_HINT: &str = "response bodies lie unread and hold their seats; read or drop them";
 
 /// Holds each request to the limits of a [`Limiter`], one budget for each service.
 ///
@@ -57,10 +55,13 @@ const LYING_HINT: &str = "response bodies lie unread and hold their seats; read 
 /// ```
 pub struct Throttle {
     rules: Vec<Rule>,
+    /// Those of the rules, by their numbers.
+    limiters: Limiters,
     credential: Option<HeaderName>,
     costs: Vec<(String, CostOf)>,
     exempt: Option<Exempt>,
     reading: Reading,
+    services: Services,
     bodies: Bodies,
     repeated: Once,
     lying: Once,
@@ -86,10 +87,12 @@ impl Throttle {
     pub(crate) fn empty() -> Self {
         Self {
             rules: Vec::new(),
+            limiters: Limiters::new(),
             credential: None,
             costs: Vec::new(),
             exempt: None,
             reading: Reading { profile: Profile::Generic, bodies: ReadBodies::Never },
+            services: Services::default(),
             bodies: Bodies::default(),
             repeated: Once::default(),
             lying: Once::default(),
@@ -98,6 +101,7 @@ impl Throttle {
 
     /// One limiter more, decided together with those before it.
     pub(crate) fn limiter(mut self, route: Route, limiter: Limiter) -> Self {
+        self.limiters.push(limiter.id());
         self.rules.push(Rule { limiter: limiter.with_margin(), route });
         self
     }
@@ -160,86 +164,13 @@ impl Throttle {
         self.costs.iter().map(|(unit, _)| &**unit)
     }
 
-    /// The costs that the request states, and of the closures' those that it does not.
-    fn costs(&self, request: &Request, options: &Options) -> Costs {
-        let mut costs = options.costs.clone();
-        for (unit, cost) in &self.costs {
-            if !costs.iter().any(|(stated, _)| stated == unit) {
-                costs.push((unit.clone(), cost(request)));
-            }
-        }
-        costs
-    }
-
-    /// What is asked of one rule's limiter: its own units, and those that nobody counts, for it to refuse.
-    fn ask<'a>(&self, rule: &Rule, key: &'a str, costs: &'a Costs, may_wait: Duration) -> Ask<'a> {
-        let ours = costs.iter().filter(|(unit, _)| rule.limiter.counts(unit) || !self.counts(unit));
-        ours.fold(Ask::new(key).max_wait(may_wait), |ask, (unit, cost)| ask.cost(unit, *cost))
-    }
-
-    /// Waits for a permit of each limiter, within what is left of the call's time.
-    async fn acquire(&self, origin: &Origin, costs: &Costs, call: &Call) -> Result<Permits> {
-        let since = Instant::now();
-        call.asks();
-        origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
-        let mut may_wait = call.wait_left(Duration::MAX);
-        if let Some(deadline) = call.deadline() {
-            may_wait = may_wait.min(deadline.saturating_duration_since(since));
-        }
-        let asks: SmallVec<[_; 1]> = origin
-            .asked(&self.rules)
-            .map(|(rule, key)| (&rule.limiter, self.ask(rule, key, costs, may_wait)))
-            .collect();
-        let acquire = async {
-            match &asks[..] {
-                [(limiter, ask)] => Ok(smallvec![limiter.acquire(ask.clone()).await?]),
-                // Apart like all that few calls need, so that the future of the others is small.
-                asks => Box::pin(Limiter::acquire_all(asks)).await.map(Permits::from),
-            }
-        };
-        let mut acquire = pin!(acquire);
-        // Most calls go at once, and need no timer.
-        let first = std::future::poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await;
-        let answer = match first {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => {
-                let answer = Box::pin(self.queue(origin, acquire)).await;
-                let waited = since.elapsed();
-                call.queued(waited);
-                tracing::debug!(service = origin.service, ?waited, "was held back by a limit");
-                answer
-            }
-        };
-        answer.map_err(|refused| self.explain(refused, origin).into_error())
-    }
-
-    /// Stays in the queue, and looks now and then whether it waits for someone's unread body.
-    async fn queue<T>(&self, origin: &Origin, mut acquire: Pin<&mut impl Future<Output = T>>) -> T {
-        loop {
-            match tokio::time::timeout(UNREAD, acquire.as_mut()).await {
-                Ok(answer) => return answer,
-                Err(_) if self.bodies.lie_unread(&origin.service) => self.lying.warn(LYING),
-                Err(_) => {}
-            }
-        }
-    }
-
-    fn explain(&self, refused: Refused, origin: &Origin) -> Refused {
-        let waits_for_seat = matches!(refused.kind(), RefusedKind::NoSeat | RefusedKind::QueueFull);
-        if waits_for_seat && self.bodies.lie_unread(&origin.service) {
-            self.lying.warn(LYING);
-            return refused.hint(LYING_HINT);
-        }
-        refused
-    }
-
     /// Tells the limiters what the response says, each under the key of the service that gave it; an overall
     /// cap is not told, for one service does not speak for the others.
-    fn observe(&self, response: &Response, signals: &Signals, origin: &Origin) {
+    fn observe(&self, response: &Response, signals: &Signals, origin: &Origin<'_>) {
         let landed = origin.landed(response.url());
         let services = self.rules.iter().zip(&origin.keys);
         for (rule, key) in services.filter(|(rule, _)| !matches!(rule.route, Route::One(_))) {
-            let there = landed.as_ref().and_then(|hop| self.key(rule, hop, None));
+            let there = landed.as_ref().and_then(|(hop, service)| self.key(rule, hop, service, None));
             if let Some(there) = there.as_ref().filter(|there| Some(*there) != key.as_ref()) {
                 rule.limiter.charge(there);
             }
@@ -250,125 +181,126 @@ impl Throttle {
     }
 
     /// Notes how long the call's own keys are paused, so that a retry knows before it lets a response go.
-    async fn note_pause(&self, origin: &Origin, call: &Call) {
+    async fn note_pause(&self, origin: &Origin<'_>, call: &Call) {
         for (rule, key) in origin.asked(&self.rules) {
             call.paused(rule.limiter.peek(key).await.paused().unwrap_or_default());
         }
     }
 
     /// Under which key the rule's limiter has the request; `None` if it is not for it.
-    fn key(&self, rule: &Rule, request: &Request, stated: Option<&str>) -> Option<String> {
-        let key = rule.route.key(request)?;
+    #[inline]
+    fn key<'a>(
+        &self,
+        rule: &Rule,
+        request: &Request,
+        service: &Cow<'a, str>,
+        stated: Option<&str>,
+    ) -> Option<Cow<'a, str>> {
+        let key = rule.route.key(request, service)?;
         Some(match (&rule.route, stated, &self.credential) {
             (Route::One(_), ..) | (_, None, None) => key,
-            (_, Some(stated), _) => stated.to_owned(),
-            (_, None, Some(header)) => key + &route::credential(request.headers(), header),
+            (_, Some(stated), _) => Cow::Owned(stated.to_owned()),
+            (_, None, Some(header)) => {
+                Cow::Owned(key.into_owned() + &route::credential(request.headers(), header))
+            }
         })
     }
 
-    async fn run(
+    /// What a response needs that may be a fault, or whose body may be: all before it goes further out.
+    async fn look_into(
         &self,
-        request: Request,
-        extensions: &mut Extensions,
-        next: Next<'_>,
+        attempt: Outgoing<'_>,
+        mut signals: Signals,
+        mut response: Response,
         call: &Call,
-    ) -> Result<Response> {
-        let options = Options::of(extensions);
-        let exempt =
-            options.pass == Pass::Exempt || self.exempt.as_ref().is_some_and(|exempt| exempt(&request));
-        let origin = self.origin(&request, &options);
-        let mut aboard = None;
-        let settle = options.settle.clone().unwrap_or_default();
-        if !exempt && origin.keys.iter().any(Option::is_some) {
-            let costs = self.costs(&request, &options);
-            let permits = self.acquire(&origin, &costs, call).await?;
-            let ride = Ride::new(permits, &origin.service);
-            if !costs.is_empty() {
-                settle.add(ride.clone());
-            }
-            aboard = Some(Aboard(ride));
-            call.goes();
+    ) -> Response {
+        if self.reading.asks_for_body(&response) {
+            (response, signals) = receipt::with_body(response, signals).await;
         }
-        let sent = Instant::now();
-        let response = next.run(request, extensions).await?;
-        let (mut response, signals) = receipt::read_as(self.reading, response, sent).await;
-        self.observe(&response, &signals, &origin);
-        if signals.class() != Class::None && aboard.is_some() {
-            Box::pin(self.note_pause(&origin, call)).await;
+        self.observe(&response, &signals, &attempt.origin);
+        if signals.class() != Class::None && !attempt.holds.permits().is_empty() {
+            self.note_pause(&attempt.origin, call).await;
         }
-        if !settle.is_empty() {
+        self.hand_on(attempt, signals, response)
+    }
+
+    /// The response with what was read in it, and with what rides on it.
+    #[inline]
+    fn hand_on(&self, attempt: Outgoing<'_>, signals: Signals, mut response: Response) -> Response {
+        let Outgoing { origin, settle, holds, .. } = attempt;
+        receipt::leave(signals, &mut response);
+        if let Some(settle) = settle.filter(|settle| !settle.is_empty()) {
             settle.join(response.extensions_mut());
         }
-        Ok(match aboard {
-            Some(aboard) => body::carry(response, &origin.method, aboard, &self.bodies),
-            None => response,
-        })
+        body::carry(response, &origin.method, holds, &origin.service, &self.bodies)
     }
 
-    fn origin(&self, request: &Request, options: &Options) -> Origin {
-        let stated = options.key.as_deref();
-        let headers_matter =
-            self.credential.is_some() || self.rules.iter().any(|rule| matches!(rule.route, Route::Rule(_)));
-        Origin {
-            keys: self.rules.iter().map(|rule| self.key(rule, request, stated)).collect(),
-            service: route::authority(request.url()),
-            method: request.method().clone(),
-            headers: if headers_matter { request.headers().clone() } else { HeaderMap::new() },
-            follows: stated.is_none(),
+    /// One attempt. What few calls need is apart, so that the future of the others is small.
+    #[allow(clippy::manual_async_fn, reason = "an async fn copies what it is given")]
+    fn run<'a>(
+        &'a self,
+        request: Request,
+        extensions: &'a mut Extensions,
+        next: Next<'a>,
+        call: impl Deref<Target = Call> + Send + 'a,
+    ) -> impl Future<Output = Result<Response>> + Send + 'a {
+        async move {
+            let (mut attempt, held_back) = self.begin(&request, extensions.get(), &call);
+            if let Some(costs) = held_back {
+                Box::pin(self.acquire(&mut attempt, costs, &call)).await?;
+            }
+            let result = next.run(request, extensions).await;
+            let looked_into = {
+                let response = result?;
+                let signals = receipt::read_as(self.reading.profile, &response, attempt.sent);
+                if signals.class() == Class::None && !self.reading.asks_for_body(&response) {
+                    self.observe(&response, &signals, &attempt.origin);
+                    return Ok(self.hand_on(attempt, signals, response));
+                }
+                Box::pin(self.look_into(attempt, signals, response, &call))
+            };
+            Ok(looked_into.await)
         }
     }
-}
 
-type Permits = SmallVec<[Permit; 1]>;
-type Costs = SmallVec<[(String, u64); 2]>;
-
-/// What must be known of a request after it was sent.
-struct Origin {
-    /// Rule by rule.
-    keys: SmallVec<[Option<String>; 1]>,
-    service: String,
-    method: Method,
-    /// Only where a key depends on them.
-    headers: HeaderMap,
-    /// Whether keys follow redirects: not one that the request states.
-    follows: bool,
-}
-
-impl Origin {
-    /// The rules that are for the request, each with its key.
-    fn asked<'a>(&'a self, rules: &'a [Rule]) -> impl Iterator<Item = (&'a Rule, &'a str)> {
-        rules.iter().zip(&self.keys).filter_map(|(rule, key)| Some((rule, key.as_deref()?)))
-    }
-
-    /// The request that was sent last, if a redirect went to another service.
-    fn landed(&self, url: &Url) -> Option<Request> {
-        if !self.follows || route::answered_by(url)? == self.service {
-            return None;
-        }
-        let mut hop = Request::new(self.method.clone(), url.clone());
-        *hop.headers_mut() = self.headers.clone();
-        Some(hop)
-    }
-}
-
-#[async_trait]
-impl Middleware for Throttle {
-    async fn handle(
+    /// The same for a call that goes through no retry.
+    async fn run_alone(
         &self,
         request: Request,
         extensions: &mut Extensions,
         next: Next<'_>,
+        call: Arc<Call>,
     ) -> Result<Response> {
-        let limiters = self.rules.iter().map(|rule| rule.limiter.clone()).collect();
-        let Some(inside) = Inside::enter(extensions, Layer::Throttle(limiters)) else {
-            self.repeated.warn(REPEATED);
-            return next.run(request, extensions).await;
-        };
-        let call = &*inside.call;
-        let running = pin!(self.run(request, extensions, next, call));
-        match inside.place {
-            Place::Within => running.await,
-            Place::Outermost => call.close_only(call.in_time(running).await),
+        // It was made when this future was, which may be long ago.
+        call.begins(Instant::now());
+        let running = Box::pin(self.run(request, extensions, next, &*call));
+        let result = call.close_only(call.in_time(running).await);
+        marker::end(call, extensions);
+        result
+    }
+}
+
+/// As `async_trait` would have it, but for one copy of the request.
+impl Middleware for Throttle {
+    fn handle<'a, 'b, 'c, 'all>(
+        &'a self,
+        request: Request,
+        extensions: &'b mut Extensions,
+        next: Next<'c>,
+    ) -> BoxFuture<'all>
+    where
+        'a: 'all,
+        'b: 'all,
+        'c: 'all,
+        Self: 'all,
+    {
+        match marker::enter(extensions, Layer::Throttle(&self.limiters)) {
+            Some(Inside::Within(within)) => Box::pin(self.run(request, extensions, next, within)),
+            Some(Inside::Outermost(call)) => Box::pin(self.run_alone(request, extensions, next, call)),
+            None => {
+                self.repeated.warn(REPEATED);
+                next.run(request, extensions)
+            }
         }
     }
 }

@@ -30,6 +30,14 @@ impl Ticks {
         ((fast - slow) * 1_000_000 <= fast).then_some(near)
     }
 
+    /// The same for a rate that has to be taken whatever its numbers: where nothing near fits, the slowest that
+    /// does.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at_most(units: u64, period_us: u64, most: u64) -> Self {
+        let p_max = MAX_EXACT / 4 / most.max(1);
+        Self::new(units, period_us, most).unwrap_or(Self { p: p_max, r: (p_max * units / period_us).max(1) })
+    }
+
     /// The largest r/p not above this one with `p <= p_max` and `r <= r_max`, by descent of the
     /// Stern-Brocot tree in whole runs.
     fn below(self, p_max: u64, r_max: u64) -> Option<Self> {

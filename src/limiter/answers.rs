@@ -52,6 +52,11 @@ pub(crate) enum Verdict {
 }
 
 impl Answers {
+    /// Whether an answer may mean anything for its key.
+    pub(crate) fn concerns(&self, signals: &Signals) -> bool {
+        signals.class() == Class::Throttle || self.len.load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn judge(&self, key: &str, signals: &Signals, now: u64) -> Verdict {
         let received = signals.received.map_or(now, crate::clock::at_us);
         let sent = signals.sent.map(crate::clock::at_us);

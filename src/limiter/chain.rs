@@ -8,10 +8,37 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+#[cfg(feature = "redis")]
+use super::fleet;
 use super::{Ask, Limiter, Permit, Plan, Refused};
 use crate::algorithm::Costs;
 use crate::clock;
 use crate::store::{Outcome, Part, PartAnswer, When};
+
+/// What several limiters are asked for together.
+pub(super) struct Chain {
+    pub(super) plans: SmallVec<[Arc<Plan>; 4]>,
+    pub(super) costs: SmallVec<[Costs; 4]>,
+    pub(super) may_wait: bool,
+}
+
+impl Chain {
+    /// `None` where one has to be asked by itself, the refusal of one that can never grant.
+    fn of(asks: &[(&Limiter, Ask<'_>)]) -> Option<Result<Self, Refused>> {
+        let plans = asks.iter().map(|(limiter, _)| limiter.core.current.load_full());
+        let mut chain = Self { plans: plans.collect(), costs: SmallVec::new(), may_wait: false };
+        for (plan, (_, ask)) in chain.plans.iter().zip(asks) {
+            let max_wait = plan.max_wait_of(ask);
+            match plan.check(ask, max_wait) {
+                Ok(cost) => chain.costs.push(cost),
+                Err(_) if plan.policy.is_observe_only() => return None,
+                Err(refused) => return Some(Err(refused)),
+            }
+            chain.may_wait |= !max_wait.is_zero() || plan.rules.holds();
+        }
+        Some(Ok(chain))
+    }
+}
 
 impl Limiter {
     /// Permits of several limiters at once, or none: decided in one step where they share a store, and in
@@ -21,8 +48,23 @@ impl Limiter {
     /// # Errors
     /// The refusal of the first that refuses.
     pub async fn acquire_all(asks: &[(&Limiter, Ask<'_>)]) -> Result<Vec<Permit>, Refused> {
-        if let Some(result) = Self::all_now(asks) {
-            return result;
+        let chain = match Chain::of(asks) {
+            Some(Ok(chain)) => Some(chain),
+            Some(Err(refused)) => return Err(refused),
+            None => None,
+        };
+        if let Some(chain) = chain {
+            #[cfg(feature = "redis")]
+            let now = if chain.plans.iter().any(|plan| plan.shared.fleet.is_some()) {
+                Box::pin(fleet::chain::all_now(asks, &chain)).await
+            } else {
+                Self::all_now(asks, &chain)
+            };
+            #[cfg(not(feature = "redis"))]
+            let now = Self::all_now(asks, &chain);
+            if let Some(result) = now {
+                return result;
+            }
         }
         let begun = clock::now_us();
         let mut taken = Taken(Vec::with_capacity(asks.len()));
@@ -36,26 +78,12 @@ impl Limiter {
     }
 
     /// The answer in one step, where there can be one.
-    fn all_now(asks: &[(&Limiter, Ask<'_>)]) -> Option<Result<Vec<Permit>, Refused>> {
-        let plans = asks
-            .iter()
-            .map(|(limiter, _)| limiter.core.current.load_full())
-            .collect::<SmallVec<[Arc<Plan>; 4]>>();
-        let mut costs = SmallVec::<[Costs; 4]>::new();
-        let mut may_wait = false;
-        for (plan, (_, ask)) in plans.iter().zip(asks) {
-            let max_wait = plan.max_wait_of(ask);
-            match plan.check(ask, max_wait) {
-                Ok(cost) => costs.push(cost),
-                Err(_) if plan.policy.is_observe_only() => return None,
-                Err(refused) => return Some(Err(refused)),
-            }
-            may_wait |= !max_wait.is_zero() || plan.rules.holds();
-        }
+    fn all_now(asks: &[(&Limiter, Ask<'_>)], chain: &Chain) -> Option<Result<Vec<Permit>, Refused>> {
+        let Chain { plans, costs, may_wait } = chain;
         let parts = plans
             .iter()
             .zip(asks)
-            .zip(&costs)
+            .zip(costs)
             .map(|((plan, (limiter, ask)), costs)| plan.part(limiter.margin, ask.key, costs));
         let parts = parts.collect::<SmallVec<[Part<'_>; 4]>>();
         let store = &asks.first()?.0.core.shared.store;
@@ -78,12 +106,12 @@ impl Limiter {
         if answer.outcome == Outcome::Granted {
             let permits = plans.iter().zip(asks).zip(costs.iter().zip(answers)).map(
                 |((plan, (limiter, _)), (costs, part))| {
-                    Permit::of(plan.clone(), limiter.margin, costs.clone(), &answer, part)
+                    Permit::of(plan, limiter.margin, costs.clone(), &answer, part)
                 },
             );
             return Some(Ok(permits.collect()));
         }
-        if may_wait {
+        if *may_wait {
             return None;
         }
         let longest = |part: &PartAnswer| part.levels.iter().map(|level| level.wait_us).max();

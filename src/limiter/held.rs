@@ -7,28 +7,29 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::Plan;
+#[cfg(feature = "redis")]
+use super::fleet;
+use super::issuer::Issuer;
 use crate::algorithm::State;
 use crate::decision::Decision;
 use crate::limit::Margin;
-use crate::store::{Charge, Charges, Grant};
+use crate::store::{Charge, Grant};
 
 /// The most boxes that a thread keeps.
 const SPARE: usize = 256;
 
 thread_local! {
-    #[allow(clippy::vec_box, reason = "it is the boxes that are kept")]
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept: a permit is one")]
     static SPARES: RefCell<Vec<Box<Held>>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Default)]
 pub(super) struct Held {
-    /// `None` while it is spare.
-    plan: Option<Arc<Plan>>,
+    /// Of a spare one, that of the last permit; `None` before there was any.
+    issuer: Option<Arc<Issuer>>,
     /// By the rules with which margin it was charged; `None` if it was not, or all of it was taken back.
     pub(super) charged: Option<Margin>,
     pub(super) grant: Grant,
-    pub(super) charges: Charges,
     /// `None` for the many that were granted at once.
     pub(super) later: Option<Box<Later>>,
 }
@@ -43,6 +44,9 @@ pub(super) struct Later {
     pub(super) before: Option<Box<[Option<State>]>>,
     /// What a policy that only observes would have answered.
     pub(super) observed: Option<Decision>,
+    /// Where it was charged, if that is not in this process.
+    #[cfg(feature = "redis")]
+    pub(super) fleet: Option<fleet::Charge>,
 }
 
 impl Held {
@@ -50,39 +54,51 @@ impl Held {
     #[inline]
     pub(super) fn new() -> Box<Self> {
         // A thread that ends has no spares any more.
-        let spare = SPARES.try_with(|spares| spares.borrow_mut().pop());
-        spare.ok().flatten().unwrap_or_default()
+        SPARES.try_with(|spares| spares.borrow_mut().pop()).ok().flatten().unwrap_or_default()
     }
 
-    pub(super) fn set_plan(&mut self, plan: Arc<Plan>) {
-        self.plan = Some(plan);
+    #[inline]
+    pub(super) fn set_issuer(&mut self, issuer: &Arc<Issuer>) {
+        if !self.issuer.as_ref().is_some_and(|last| Arc::ptr_eq(last, issuer)) {
+            self.issuer = Some(issuer.clone());
+        }
     }
 
-    pub(super) fn plan(&self) -> &Arc<Plan> {
-        self.plan.as_ref().expect("a permit has its plan for as long as it lives")
+    #[inline]
+    pub(super) fn issuer(&self) -> &Issuer {
+        self.issuer.as_ref().expect("a permit has its issuer for as long as it lives")
     }
 
+    #[cfg(feature = "redis")]
+    pub(super) fn fleet(&self) -> Option<&fleet::Charge> {
+        self.later.as_ref()?.fleet.as_ref()
+    }
+
+    #[inline]
     pub(super) fn slot(&self) -> u64 {
         self.grant.now + self.later.as_ref().map_or(0, |later| later.ahead_us)
     }
 
+    #[inline]
     pub(super) fn charge(&self, margin: Margin) -> Charge<'_> {
         Charge {
             ticket: self.grant.ticket,
-            rules: &self.plan().rules,
+            rules: &self.issuer().rules,
             margin,
             slot: self.slot(),
-            charges: &self.charges,
+            charges: &self.grant.charges,
         }
     }
 
     /// Empties it and keeps it for the next.
     #[inline]
     pub(super) fn spare(mut self: Box<Self>) {
-        (self.plan, self.charged, self.later) = (None, None, None);
-        self.charges.clear();
+        self.charged = None;
+        if let Some(later) = self.later.take() {
+            drop(later);
+        }
         _ = SPARES.try_with(|spares| {
-            let mut spares = spares.borrow_mut();
+            let spares = &mut *spares.borrow_mut();
             if spares.len() < SPARE {
                 spares.push(self);
             }

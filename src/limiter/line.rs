@@ -28,7 +28,7 @@ use crate::store::{Outcome, When};
 /// How far a late wake is made good: slots that came due in that time are granted together.
 const CATCH_UP_US: u64 = 20_000;
 /// How long a granted seat waits for its caller while others wait for a seat.
-const UNCLAIMED_US: u64 = 100_000;
+pub(super) const UNCLAIMED_US: u64 = 100_000;
 
 /// Woken after the lock is let go: wakers are foreign code.
 pub(super) type Wakers = SmallVec<[Waker; 4]>;
@@ -358,7 +358,7 @@ impl Line {
         *now = answer.now.max(*now);
         match answer.outcome {
             _ if observed => {
-                let permit = Permit::of(plan.clone(), self.margin, costs, &answer, answered);
+                let permit = Permit::of(&plan, self.margin, costs, &answer, answered);
                 self.grant(seq, permit, *now, wakers);
             }
             Outcome::Granted => {
@@ -367,7 +367,7 @@ impl Line {
                 }
                 self.forecast.take_if(|forecast| forecast.is_wrong());
                 let order = plan.shared.queue.number();
-                let permit = Permit::of(plan.clone(), self.margin, costs, &answer, answered);
+                let permit = Permit::of(&plan, self.margin, costs, &answer, answered);
                 self.booked = Some(Booked { seq, order, permit });
             }
             _ if answer.at != NEVER && answer.at > deadline => {

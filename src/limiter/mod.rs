@@ -10,8 +10,11 @@ mod caller;
 mod chain;
 mod current;
 mod driver;
+#[cfg(feature = "redis")]
+mod fleet;
 mod forecast;
 mod held;
+mod issuer;
 mod line;
 #[cfg(test)]
 mod one_hash;
@@ -38,6 +41,8 @@ pub use refused::{Last, Refused, RefusedKind};
 
 use answers::{Answers, Verdict};
 use current::Current;
+#[cfg(feature = "redis")]
+use fleet::Fleet;
 use place::Place;
 use plan::Plan;
 use queue::{NoPlace, Queue};
@@ -48,7 +53,11 @@ use crate::decision::Decision;
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Signals;
-use crate::store::{Answer, AnyStore, Part, PartAnswer, PauseAsk, Space, Store, When};
+#[cfg(feature = "redis")]
+use crate::store::Local;
+#[cfg(feature = "redis")]
+use crate::store::redis::wire::What;
+use crate::store::{Answer, AnyStore, Home, Part, PartAnswer, PauseAsk, Space, Store, When};
 
 /// The longest that a service's pause is held before one call probes it, again and again.
 const MAX_PAUSE_US: u64 = 3_600_000_000;
@@ -99,12 +108,31 @@ struct Shared {
     queue: Queue,
     answers: Answers,
     closed: AtomicBool,
+    /// The processes that share the budgets, if they do; then nobody ever stands in the queue.
+    #[cfg(feature = "redis")]
+    fleet: Option<Arc<Fleet>>,
 }
 
 impl Shared {
-    /// Whether it is open, and nobody waits anywhere.
+    fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            queue: Queue::default(),
+            answers: Answers::default(),
+            closed: AtomicBool::new(false),
+            #[cfg(feature = "redis")]
+            fleet: None,
+        }
+    }
+
+    /// Whether what the store here grants is all there is to ask: it is open, nobody waits anywhere, and no fleet
+    /// shares its budgets.
     #[inline]
     fn is_free(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if self.fleet.is_some() {
+            return false;
+        }
         !self.closed.load(Ordering::Relaxed) && self.queue.is_empty()
     }
 }
@@ -117,15 +145,23 @@ impl Limiter {
     pub fn new(policy: impl Into<Policy>, store: impl Into<AnyStore>) -> Result<Self, ConfigError> {
         let policy = policy.into();
         Rules::new(&policy)?;
-        let store = store.into().0;
-        store.check(&policy)?;
-        let space = store.open(policy.name());
-        let shared = Arc::new(Shared {
-            store,
-            queue: Queue::default(),
-            answers: Answers::default(),
-            closed: AtomicBool::new(false),
-        });
+        let (store, space) = match store.into().0 {
+            Home::Here(store) => {
+                store.check(&policy)?;
+                let space = store.open(policy.name());
+                (Shared::new(store), space)
+            }
+            #[cfg(feature = "redis")]
+            Home::Fleet(redis) => {
+                if let Some(fault) = redis.hub().fault() {
+                    return Err(fault);
+                }
+                let mut shared = Shared::new(Local::new().table());
+                shared.fleet = Some(Fleet::new(redis.hub().clone(), policy.name()));
+                (shared, Space(0))
+            }
+        };
+        let shared = Arc::new(store);
         let plan = Plan::new(0, policy, space, shared.clone())?;
         Ok(Self { core: Arc::new(Core { current: Current::new(plan), shared, space }), margin: Margin::None })
     }
@@ -138,6 +174,11 @@ impl Limiter {
     /// # Errors
     /// [`Refused`] says which limit, why, and when it could go.
     pub async fn acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            let ask = ask.into();
+            return Box::pin(fleet.acquire(&self.core.current, self.margin, &ask)).await;
+        }
         let place = {
             let ask = ask.into();
             if let Some(permit) = self.grant(&ask, None) {
@@ -157,7 +198,12 @@ impl Limiter {
     /// # Errors
     /// [`Refused`] says which limit, and when it could go.
     pub async fn try_acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
-        self.try_at(&ask.into().max_wait(Duration::ZERO), None)
+        let ask = ask.into().max_wait(Duration::ZERO);
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            return Box::pin(fleet.acquire(&self.core.current, self.margin, &ask)).await;
+        }
+        self.try_at(&ask, None)
     }
 
     /// A permit as of an instant that the caller has just read, for loops that read the clock once for many
@@ -165,9 +211,15 @@ impl Limiter {
     /// once more, as of now. The instant must not lie ahead: what comes only by then would be granted now.
     ///
     /// # Errors
-    /// [`Refused`] says which limit, and when it could go.
+    /// [`Refused`] says which limit, and when it could go. A limiter whose budgets live in Redis always refuses:
+    /// it cannot answer without waiting.
     pub fn try_acquire_at<'a>(&self, ask: impl Into<Ask<'a>>, at: Instant) -> Result<Permit, Refused> {
-        self.try_at(&ask.into().max_wait(Duration::ZERO), Some(clock::at_us(at)))
+        let ask = ask.into().max_wait(Duration::ZERO);
+        #[cfg(feature = "redis")]
+        if self.core.shared.fleet.is_some() {
+            return Err(self.core.current.load().refuse(RefusedKind::StoreAway, Duration::ZERO));
+        }
+        self.try_at(&ask, Some(clock::given_us(at)))
     }
 
     #[inline]
@@ -194,7 +246,7 @@ impl Limiter {
                 }
             };
             return if plan.lets_through(&answer) {
-                Ok(Permit::of(plan.clone(), self.margin, costs, &answer, part))
+                Ok(Permit::of(&plan, self.margin, costs, &answer, part))
             } else {
                 Err(plan.refuse_answer(&answer, &part, Duration::ZERO))
             };
@@ -203,16 +255,16 @@ impl Limiter {
 
     /// The way of a call that does not wait: the store grants it in one step, or nothing happened.
     #[inline]
-    fn grant(&self, ask: &Ask<'_>, at: Option<u64>) -> Option<Permit> {
+    pub(crate) fn grant(&self, ask: &Ask<'_>, at: Option<u64>) -> Option<Permit> {
         let plan = self.core.current.load();
         if !self.core.shared.is_free() {
             return None;
         }
-        let stated;
+        let mut stated = Costs::new();
         let costs = match plan.rules.usual(&ask.costs) {
             Some(usual) => usual,
             None => {
-                stated = plan.rules.costs(&ask.costs).ok()?;
+                plan.rules.costs_into(&ask.costs, &mut stated).ok()?;
                 &stated
             }
         };
@@ -244,7 +296,7 @@ impl Limiter {
             let holds = plan.rules.holds();
             if let Some((answer, part)) = self.ask_now(&plan, ask, &costs) {
                 if plan.lets_through(&answer) {
-                    return Ok(Start::Go(Permit::of(plan.clone(), self.margin, costs, &answer, part)));
+                    return Ok(Start::Go(Permit::of(&plan, self.margin, costs, &answer, part)));
                 }
                 let too_long = answer.at != NEVER && answer.at - answer.now > micros(max_wait);
                 if (max_wait.is_zero() || too_long) && !holds {
@@ -266,18 +318,17 @@ impl Limiter {
 
     /// How a key stands. Changes nothing.
     pub async fn peek(&self, key: &str) -> Peek {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            let plan = self.core.current.load_full();
+            return Box::pin(fleet.peek(&plan, self.margin, key)).await;
+        }
         let plan = self.core.current.load();
         let part = plan.whole(self.margin, key);
         let standing = self.core.shared.store.peek(part);
         let paused_us = standing.paused_until.map(|until| until - standing.now);
         Peek {
-            decision: Decision {
-                labels: plan.rules.labels.clone(),
-                granted: paused_us.is_none(),
-                wait_us: Some(paused_us.unwrap_or(0)),
-                paused: paused_us.is_some(),
-                levels: standing.levels,
-            },
+            decision: Decision::standing(plan.rules.labels.clone(), paused_us, standing.levels),
             waiting: self.core.shared.queue.waiting(&part, &*self.core.shared.store),
         }
     }
@@ -288,9 +339,26 @@ impl Limiter {
     /// pauses the key for everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to
     /// 30 s until a call does well. Any other throttling answer leaves the key open, and nothing saved up.
     pub fn observe(&self, key: &str, signals: &Signals) {
-        let verdict = self.core.shared.answers.judge(key, signals, clock::now_us());
+        let answers = &self.core.shared.answers;
+        if !answers.concerns(signals) {
+            return;
+        }
+        let verdict = answers.judge(key, signals, clock::now_us());
         if verdict == Verdict::Nothing {
             return;
+        }
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            let now = clock::now_us();
+            let what = match verdict {
+                Verdict::Nothing => return,
+                Verdict::Well { sent } => What::Answered { sent_ago_us: now.saturating_sub(sent) },
+                Verdict::Drain => What::Drain,
+                Verdict::Pause { until } => {
+                    What::Pause { for_us: until.saturating_sub(now), probe_every_us: MAX_PAUSE_US }
+                }
+            };
+            return fleet.change(&self.core.current.load_full(), self.margin, key, what);
         }
         self.change(key, |store, part| match verdict {
             Verdict::Nothing => {}
@@ -303,12 +371,21 @@ impl Limiter {
     /// Holds a key for `time`, for everyone. Only ever makes a pause longer; [`resume`](Self::resume) ends
     /// it. Saturates: a pause without end is `Duration::MAX`.
     pub fn pause(&self, key: &str, time: Duration) {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            let what = What::Pause { for_us: micros(time), probe_every_us: NEVER };
+            return fleet.change(&self.core.current.load_full(), self.margin, key, what);
+        }
         let until = clock::now_us().saturating_add(micros(time));
         self.change(key, |store, part| store.pause(part, PauseAsk { until, probe_every: NEVER }));
     }
 
     /// Ends a key's pause, whoever asked for it. Its budgets begin empty, as at the end of any pause.
     pub fn resume(&self, key: &str) {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            return fleet.change(&self.core.current.load_full(), self.margin, key, What::Resume);
+        }
         self.change(key, |store, part| store.resume(part, None));
     }
 
@@ -336,6 +413,10 @@ impl Limiter {
         shared.store.check(&policy)?;
         let plan = Arc::new(Plan::new(shared.queue.number(), policy, self.core.space, shared.clone())?);
         shared.queue.replan(&plan, || self.core.current.store(plan.clone()));
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &shared.fleet {
+            fleet.ask_again(&plan);
+        }
         Ok(())
     }
 
@@ -344,6 +425,10 @@ impl Limiter {
         self.core.shared.closed.store(true, Ordering::SeqCst);
         let plan = self.core.current.load();
         self.core.shared.queue.close(|max_wait| plan.refuse(RefusedKind::Closed, max_wait));
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            fleet.ask_again(&plan);
+        }
     }
 
     /// The policy in force.
@@ -353,8 +438,24 @@ impl Limiter {
 
     /// Callers that wait for a key in this process.
     pub fn waiting(&self, key: &str) -> usize {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            return fleet.waiting(key);
+        }
         let plan = self.core.current.load();
         self.core.shared.queue.waiting(&plan.whole(self.margin, key), &*self.core.shared.store)
+    }
+}
+
+/// The fleet's side.
+#[cfg(feature = "redis")]
+impl Limiter {
+    /// A limiter in this process of one worker's part of every limit of `plan`.
+    fn of_part(plan: &Plan, workers: u32, rank: u32) -> Self {
+        let shared = Arc::new(Shared::new(Local::new().table()));
+        let part = plan.part_of(workers, rank, shared.clone());
+        let core = Core { current: Current::new(part), shared, space: Space(0) };
+        Self { core: Arc::new(core), margin: Margin::None }
     }
 }
 
@@ -366,9 +467,9 @@ impl Limiter {
         Self { margin: Margin::Default, ..self.clone() }
     }
 
-    /// Whether both are clones of one limiter.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.core, &other.core)
+    /// What tells it and its clones from all other limiters that live.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.core).addr()
     }
 
     /// Whether a limit of the policy counts `unit`.
@@ -383,11 +484,17 @@ impl Limiter {
 
     /// Charges one request under `key`, whatever the state: for what was already sent.
     pub(crate) fn charge(&self, key: &str) {
+        let one_request = |rules: &Rules| {
+            let limits = rules.labels.limits.iter();
+            limits.map(|label| u64::from(&*label.unit == crate::limit::REQUESTS)).collect::<Box<[u64]>>()
+        };
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            let plan = self.core.current.load_full();
+            return fleet.charge(&plan, self.margin, key, one_request(&plan.rules));
+        }
         self.change(key, |store, part| {
-            let limits = part.rules.labels.limits.iter();
-            let costs =
-                limits.map(|label| u64::from(&*label.unit == crate::limit::REQUESTS)).collect::<Costs>();
-            store.charge(Part { costs: &costs, ..part });
+            store.charge(Part { costs: &one_request(part.rules), ..part });
         });
     }
 }

@@ -11,8 +11,8 @@ use super::{Ask, Limiter};
 use crate::algorithm::State;
 use crate::policy::Policy;
 use crate::store::{
-    Answer, AnyStore, Charge, Charges, Forecast, Grant, Local, Part, PauseAsk, Space, Standing, Store,
-    Ticket, When,
+    Answer, AnyStore, Charge, Forecast, Grant, Home, Local, Part, PauseAsk, Space, Standing, Store, Ticket,
+    When,
 };
 
 /// A store to which all keys look alike.
@@ -55,8 +55,8 @@ impl Store for OneHash {
         answer
     }
 
-    fn try_now(&self, _: &Part<'_>, _: Option<u64>, _: &mut Charges) -> Option<Grant> {
-        None
+    fn try_now(&self, _: &Part<'_>, _: Option<u64>, _: &mut Grant) -> bool {
+        false
     }
 
     fn free_seats(&self, charge: Charge<'_>) {
@@ -102,9 +102,9 @@ impl Store for OneHash {
 
 #[tokio::test(start_paused = true)]
 async fn keys_that_share_a_hash_share_nothing_else() {
-    let store = OneHash { inner: AnyStore::from(Local::new()).0, hashes: Mutex::default() };
+    let store = OneHash { inner: Local::new().table(), hashes: Mutex::default() };
     let policy = Policy::new("one hash").limit("1/s burst 1").limit("2 at once").max_waiting(5);
-    let limiter = Limiter::new(policy, AnyStore(Arc::new(store))).unwrap();
+    let limiter = Limiter::new(policy, AnyStore(Home::Here(Arc::new(store)))).unwrap();
     let start = Instant::now();
     let calls = (0..12).map(|i| {
         let limiter = limiter.clone();

@@ -4,12 +4,18 @@
 //! dropped anywhere. Dropping it never waits and never spawns.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use smallvec::SmallVec;
+
 use super::Plan;
+#[cfg(feature = "redis")]
+use super::fleet;
 use super::held::{Held, Later};
 use crate::algorithm::{Costs, Mark};
+#[cfg(feature = "redis")]
+use crate::clock;
 use crate::decision::Decision;
 use crate::limit::Margin;
 use crate::store::{Answer, Charged, Grant, Outcome, Part, PartAnswer, Ticket};
@@ -24,18 +30,17 @@ pub struct Permit(
 impl Permit {
     /// A permit that the store grants at once, or nothing.
     #[inline]
-    pub(super) fn now(plan: &Arc<Plan>, part: &Part<'_>, at: Option<u64>) -> Option<Self> {
+    pub(super) fn now(plan: &Plan, part: &Part<'_>, at: Option<u64>) -> Option<Self> {
         let mut held = Held::new();
-        match plan.shared.store.try_now(part, at, &mut held.charges) {
-            Some(grant) => {
-                held.set_plan(Arc::clone(plan));
-                (held.charged, held.grant) = (Some(part.margin), grant);
-                Some(Self(Some(held)))
-            }
-            None => {
-                held.spare();
-                None
-            }
+        if plan.shared.store.try_now(part, at, &mut held.grant) {
+            held.set_issuer(&plan.issuer);
+            held.charged = Some(part.margin);
+            #[cfg(feature = "metrics")]
+            crate::metrics::granted(&plan.granted);
+            Some(Self(Some(held)))
+        } else {
+            held.spare();
+            None
         }
     }
 
@@ -45,28 +50,59 @@ impl Permit {
     }
 
     /// A permit for one part of an answer: a granted one, or one that is only observed.
-    pub(super) fn of(
-        plan: Arc<Plan>,
-        margin: Margin,
-        costs: Costs,
-        answer: &Answer,
-        part: PartAnswer,
-    ) -> Self {
+    pub(super) fn of(plan: &Plan, margin: Margin, costs: Costs, answer: &Answer, part: PartAnswer) -> Self {
         let charged = answer.outcome == Outcome::Granted;
         let later = Later {
             ahead_us: answer.at.saturating_sub(answer.now),
             waited_us: 0,
             before: part.before,
             observed: (!charged).then(|| plan.decision(answer, part.levels)),
+            #[cfg(feature = "redis")]
+            fleet: None,
         };
         let marks = part.marks.into_iter().chain(std::iter::repeat(Mark::default()));
         let mut held = Held::new();
-        held.charges.extend(costs.into_iter().zip(marks).map(|(cost, mark)| Charged::new(cost, mark)));
-        held.grant = Grant { now: answer.now, ticket: part.ticket };
+        let charges = costs.into_iter().zip(marks).map(|(cost, mark)| Charged::new(cost, mark)).collect();
+        held.grant = Grant { now: answer.now, ticket: part.ticket, charges };
         held.charged = charged.then_some(margin);
         held.later = Some(Box::new(later));
-        held.set_plan(plan);
+        held.set_issuer(&plan.issuer);
+        #[cfg(feature = "metrics")]
+        crate::metrics::granted(&plan.granted);
         Self(Some(held))
+    }
+
+    /// The permit of a call that goes although nothing was charged; with what was decided, if anything was.
+    #[cfg(feature = "redis")]
+    pub(super) fn let_through(plan: &Plan, margin: Margin, costs: Costs, observed: Option<Decision>) -> Self {
+        let labels = plan.rules.labels.clone();
+        let decision = observed.unwrap_or_else(|| Decision::standing(labels, None, SmallVec::new()));
+        let mut permit = Self::counted(plan, margin, costs, decision);
+        if let Some(held) = &mut permit.0 {
+            held.charged = None;
+        }
+        permit
+    }
+
+    /// The permit of a call of which this process keeps count by itself.
+    #[cfg(feature = "redis")]
+    pub(super) fn counted(plan: &Plan, margin: Margin, costs: Costs, decision: Decision) -> Self {
+        let now = clock::now_us();
+        let answer = Answer { now, at: now, outcome: Outcome::Granted, parts: SmallVec::new() };
+        let mut permit = Self::of(plan, margin, costs, &answer, PartAnswer::default());
+        if let Some(held) = &mut permit.0 {
+            held.later.get_or_insert_default().observed = Some(decision);
+        }
+        permit
+    }
+
+    /// A permit that was charged in a fleet's store.
+    #[cfg(feature = "redis")]
+    pub(super) fn of_fleet(mut self, charge: fleet::Charge) -> Self {
+        if let Some(held) = &mut self.0 {
+            held.later.get_or_insert_default().fleet = Some(charge);
+        }
+        self
     }
 
     pub(super) fn waited_us(mut self, waited_us: u64) -> Self {
@@ -85,6 +121,13 @@ impl Permit {
         self.held().slot()
     }
 
+    /// The instant for which it was charged, in microseconds of the store's clock: for checks of what a fleet
+    /// let through.
+    #[doc(hidden)]
+    pub fn slot_us(&self) -> u64 {
+        self.slot()
+    }
+
     /// How long the caller was held back for this permit.
     pub fn waited(&self) -> Duration {
         Duration::from_micros(self.held().later.as_ref().map_or(0, |later| later.waited_us))
@@ -98,10 +141,10 @@ impl Permit {
         }
         let margin = held.charged.expect("a permit was charged or is only observed");
         let (now, slot) = (held.grant.now, held.slot());
-        let levels = held.plan().rules.of(margin).iter().zip(&held.charges);
+        let levels = held.issuer().rules.of(margin).iter().zip(&held.grant.charges);
         let levels = levels.map(|(rule, charged)| rule.level_after(charged.mark, slot, now)).collect();
         Decision {
-            labels: held.plan().rules.labels.clone(),
+            labels: held.issuer().rules.labels.clone(),
             granted: true,
             wait_us: Some(slot - now),
             paused: false,
@@ -117,35 +160,43 @@ impl Permit {
     pub fn settle(&self, unit: &str, used: u64) {
         let held = self.held();
         let Some(margin) = held.charged else { return };
-        let (plan, mut changed) = (held.plan(), false);
-        for (i, label) in plan.rules.labels.limits.iter().enumerate() {
-            let is_seats = plan.rules.of(margin)[i].is_seats();
-            if &*label.unit == unit && held.charges[i].cost() != used && !is_seats {
-                plan.shared.store.settle(held.charge(margin), i, used);
-                changed = true;
+        let issuer = held.issuer();
+        let limits = issuer.rules.labels.limits.iter().zip(issuer.rules.of(margin)).enumerate();
+        for (i, (label, rule)) in limits {
+            if &*label.unit == unit && held.grant.charges[i].cost() != used && !rule.is_seats() {
+                #[cfg(feature = "redis")]
+                if let Some(fleet) = held.fleet() {
+                    fleet.settle(held.charge(margin), i, used);
+                    continue;
+                }
+                issuer.reach(
+                    |store| store.settle(held.charge(margin), i, used),
+                    |queue| queue.corrected(held.grant.ticket),
+                );
             }
-        }
-        if changed {
-            plan.shared.queue.corrected(held.grant.ticket);
         }
     }
 
     /// Whether something rides on it until it is dropped.
     #[cfg(feature = "client")]
     pub(crate) fn rides(&self) -> bool {
-        self.held().plan().rules.rides && self.held().charged.is_some()
+        self.held().issuer().rules.rides && self.held().charged.is_some()
     }
 
     /// Gives the seats back before the permit; what was charged can still be settled.
     #[cfg(feature = "client")]
     pub(crate) fn free_seats(&self) {
         let held = self.held();
-        let plan = held.plan();
-        let Some(margin) = held.charged.filter(|_| plan.rules.rides) else { return };
-        let mut charges = plan.rules.of(margin).iter().zip(&held.charges);
+        let issuer = held.issuer();
+        let Some(margin) = held.charged.filter(|_| issuer.rules.rides) else { return };
+        let mut charges = issuer.rules.of(margin).iter().zip(&held.grant.charges);
         if charges.any(|(rule, charged)| rule.is_seats() && charged.cost() > 0) {
-            plan.shared.store.free_seats(held.charge(margin));
-            plan.shared.queue.freed(held.grant.ticket);
+            #[cfg(feature = "redis")]
+            if let Some(fleet) = held.fleet() {
+                return fleet.free_seats(&held.charge(margin));
+            }
+            issuer
+                .reach(|store| store.free_seats(held.charge(margin)), |queue| queue.freed(held.grant.ticket));
         }
     }
 
@@ -154,13 +205,13 @@ impl Permit {
         let Some(held) = &mut self.0 else { return };
         if let Some(margin) = held.charged.take() {
             let before = held.later.as_ref().and_then(|later| later.before.as_deref());
-            held.plan().shared.store.take_back(held.charge(margin), before);
+            held.issuer().reach(|store| store.take_back(held.charge(margin), before), |_| {});
         }
     }
 
     /// Gives everything back as far as a correction can: for a slot that has come.
     pub(super) fn undo(self) {
-        for label in &self.held().plan().rules.labels.limits {
+        for label in &self.held().issuer().rules.labels.limits {
             self.settle(&label.unit, 0);
         }
     }
@@ -170,10 +221,14 @@ impl Drop for Permit {
     #[inline]
     fn drop(&mut self) {
         let Some(held) = self.0.take() else { return };
-        let plan = held.plan();
-        if let Some(margin) = held.charged.filter(|_| plan.rules.rides) {
-            plan.shared.store.release(held.charge(margin));
-            plan.shared.queue.freed(held.grant.ticket);
+        let issuer = held.issuer();
+        if let Some(margin) = held.charged.filter(|_| issuer.rules.rides) {
+            #[cfg(feature = "redis")]
+            if let Some(fleet) = held.fleet() {
+                fleet.free_seats(&held.charge(margin));
+                return held.spare();
+            }
+            issuer.reach(|store| store.release(held.charge(margin)), |queue| queue.freed(held.grant.ticket));
         }
         held.spare();
     }
@@ -181,7 +236,7 @@ impl Drop for Permit {
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policy = &self.held().plan().rules.labels.policy;
+        let policy = &self.held().issuer().rules.labels.policy;
         f.debug_struct("Permit").field("policy", policy).finish_non_exhaustive()
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::issuer::Issuer;
 use super::{Ask, Permit, Refused, RefusedKind, Shared};
 use crate::algorithm::{CostFault, Costs, NEVER, Rules};
 use crate::clock;
@@ -24,6 +25,10 @@ pub(super) struct Plan {
     pub(super) rules: Arc<Rules>,
     pub(super) space: Space,
     pub(super) shared: Arc<Shared>,
+    pub(super) issuer: Arc<Issuer>,
+    /// Under which name its permits are counted.
+    #[cfg(feature = "metrics")]
+    pub(super) granted: metrics::Key,
 }
 
 impl Plan {
@@ -34,7 +39,34 @@ impl Plan {
         shared: Arc<Shared>,
     ) -> Result<Self, ConfigError> {
         let rules = Arc::new(Rules::new(&policy)?);
-        Ok(Self { id, policy: Arc::new(policy), rules, space, shared })
+        let issuer = Arc::new(Issuer::new(rules.clone(), &shared));
+        Ok(Self {
+            id,
+            #[cfg(feature = "metrics")]
+            granted: crate::metrics::granted_key(policy.name()),
+            policy: Arc::new(policy),
+            rules,
+            space,
+            shared,
+            issuer,
+        })
+    }
+
+    /// One worker's part of every limit, as a plan of its own.
+    #[cfg(feature = "redis")]
+    pub(super) fn part_of(&self, workers: u32, rank: u32, shared: Arc<Shared>) -> Self {
+        let rules = Arc::new(self.rules.part_of(workers, rank));
+        let issuer = Arc::new(Issuer::new(rules.clone(), &shared));
+        Self {
+            id: 0,
+            policy: self.policy.clone(),
+            rules,
+            space: Space(0),
+            shared,
+            issuer,
+            #[cfg(feature = "metrics")]
+            granted: self.granted.clone(),
+        }
     }
 
     pub(super) fn part<'a>(&'a self, margin: Margin, key: &'a str, costs: &'a [u64]) -> Part<'a> {
@@ -70,14 +102,14 @@ impl Plan {
     }
 
     /// The permit of a call that was refused because it can never fit, under a policy that only observes.
-    pub(super) fn observed(self: &Arc<Self>, margin: Margin, refused: &Refused) -> Option<Permit> {
+    pub(super) fn observed(&self, margin: Margin, refused: &Refused) -> Option<Permit> {
         let closed = self.shared.closed.load(Ordering::Relaxed);
         if !self.policy.is_observe_only() || refused.kind() != RefusedKind::NeverFits || closed {
             return None;
         }
         let answer =
             Answer { now: clock::now_us(), at: NEVER, outcome: Outcome::Refused, parts: SmallVec::new() };
-        Some(Permit::of(self.clone(), margin, Costs::new(), &answer, PartAnswer::default()))
+        Some(Permit::of(self, margin, Costs::new(), &answer, PartAnswer::default()))
     }
 
     /// The refusal of a call before anything was asked.

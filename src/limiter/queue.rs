@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::caller::{Caller, Waiting};
+use super::forecast::Slot;
 use super::line::{Booked, Line, Step, Wakers};
 use super::place::Place;
 use super::{Ask, Plan, Refused, RefusedKind};
@@ -182,6 +183,10 @@ impl Queue {
         let line = here.find(|line| line.limits == limits && line.plan.id == plan.id && line.is_busy())?;
         let now = clock::now_us();
         let (at, kind) = match line.slot_of(costs, now, max_wait) {
+            // Those who wait are kept from going by the seats, whatever their slots will be.
+            Ok(Slot { at, .. }) | Err((at, RefusedKind::RateLimited)) if line.seatless => {
+                (at, RefusedKind::NoSeat)
+            }
             Ok(slot) if slot.at <= now && line.has_seats() => (slot.at, RefusedKind::NoSeat),
             Ok(slot) => (slot.at, RefusedKind::RateLimited),
             Err(refused) => refused,
@@ -233,6 +238,7 @@ impl Queue {
     }
 
     /// A seat came back.
+    #[inline]
     pub(super) fn freed(&self, ticket: Ticket) {
         self.each(ticket, |line, now| {
             // Who waits for a slot finds nothing changed, and keeps what a late wake is owed.
@@ -251,10 +257,15 @@ impl Queue {
     }
 
     /// Every line that shares a budget.
+    #[inline]
     fn each(&self, ticket: Ticket, then: impl Fn(&mut Line, u64)) {
-        if self.is_empty() {
-            return;
+        if !self.is_empty() {
+            self.each_of(ticket, then);
         }
+    }
+
+    #[cold]
+    fn each_of(&self, ticket: Ticket, then: impl Fn(&mut Line, u64)) {
         let now = clock::now_us();
         let mut lines = self.lines.lock();
         if ticket.is_shared() {

@@ -35,6 +35,27 @@ pub enum RefusedKind {
     Closed,
     /// The call would have to wait, and there is no tokio runtime to wait in.
     NoRuntime,
+    /// The store does not answer, and the limiter is told to let nothing through then.
+    StoreAway,
+}
+
+#[cfg(feature = "metrics")]
+impl RefusedKind {
+    /// A label for metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            RefusedKind::RateLimited => "rate_limited",
+            RefusedKind::Paused => "paused",
+            RefusedKind::NoSeat => "no_seat",
+            RefusedKind::QueueFull => "queue_full",
+            RefusedKind::NeverFits => "never_fits",
+            RefusedKind::UnknownUnit => "unknown_unit",
+            RefusedKind::NoCost => "no_cost",
+            RefusedKind::Closed => "closed",
+            RefusedKind::NoRuntime => "no_runtime",
+            RefusedKind::StoreAway => "store_away",
+        }
+    }
 }
 
 /// A call that was not sent, because of our own limits or a pause.
@@ -64,6 +85,8 @@ pub struct Last {
 
 impl Refused {
     pub(crate) fn new(kind: RefusedKind, decision: Decision, max_wait: Duration) -> Self {
+        #[cfg(feature = "metrics")]
+        crate::metrics::refused(decision.policy(), decision.refused_by(), kind.name());
         Self(Box::new(Inner { kind, decision, max_wait, named: None, hint: None, last: None }))
     }
 
@@ -164,6 +187,7 @@ impl fmt::Display for Refused {
             RefusedKind::NoCost => write!(f, ": state the call's cost in `{named}`, which a limit counts"),
             RefusedKind::Closed => write!(f, ": the limiter is closed"),
             RefusedKind::NoRuntime => write!(f, ": there is no tokio runtime to wait in"),
+            RefusedKind::StoreAway => write!(f, ": the store does not answer"),
         }?;
         if let Some(hint) = hint {
             write!(f, " ({hint})")?;

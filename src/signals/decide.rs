@@ -44,6 +44,9 @@ pub(super) struct Verdict {
 
 impl Facts<'_> {
     pub(super) fn decide(&self) -> Verdict {
+        if self.is_silent() {
+            return Verdict { wait: None, source: Source::None, class: Class::None, binding: None };
+        }
         let class = self.class();
         let (binding, is_cause) = self.binding();
         // Nothing is to be repeated where the class is none, so its budgets hold only the next call.
@@ -61,6 +64,13 @@ impl Facts<'_> {
             class,
             binding,
         }
+    }
+
+    /// Whether this is one of the many responses that are no error and say nothing.
+    fn is_silent(&self) -> bool {
+        let says =
+            self.asked.is_some() || self.told.is_some() || self.is_throttle || !self.budgets.is_empty();
+        !says && self.status.as_u16() < 400
     }
 
     fn longest(&self, budget: Option<(Duration, Source)>) -> Option<(Duration, Source)> {

@@ -136,7 +136,19 @@ impl Signals {
         headers: &HeaderMap,
         received_at: SystemTime,
     ) -> Self {
+        Self::read_at(profile, status, headers, || received_at)
+    }
+
+    /// The same, for which the wall clock is only read where a header says something.
+    pub(crate) fn read_at(
+        profile: Profile,
+        status: StatusCode,
+        headers: &HeaderMap,
+        received_at: impl FnOnce() -> SystemTime,
+    ) -> Self {
         let fields = Fields::gather(profile, headers);
+        let needs_clock = !fields.lines.is_empty() || profile == Profile::OpenRouter;
+        let received_at = if needs_clock { received_at() } else { SystemTime::UNIX_EPOCH };
         let age =
             fields.age.and_then(|age| Decimal::parse(trim(age))).map_or(Duration::ZERO, Decimal::seconds);
         let clock = Clock::new(received_at, fields.date, age);
@@ -150,7 +162,7 @@ impl Signals {
             own = vendor::read(profile, &fields, &clock, &mut budgets);
         }
         let clock = (profile == Profile::OpenRouter).then(|| clock.fixed());
-        let signals = Self {
+        let mut signals = Self {
             profile,
             status,
             clock,
@@ -164,7 +176,8 @@ impl Signals {
             sent: None,
             received: None,
         };
-        signals.decided()
+        signals.decide();
+        signals
     }
 
     /// Adds what a JSON body says: a wait that the headers left out or told too short, or a verdict.
@@ -177,12 +190,12 @@ impl Signals {
         self.own.is_throttle |= told.is_throttle;
         self.should_retry = self.should_retry.or(told.is_permanent.then_some(false));
         self.budgets.extend(told.budgets);
-        self.decided()
+        self.decide();
+        self
     }
 
-    fn decided(mut self) -> Self {
+    fn decide(&mut self) {
         self.verdict = self.facts().decide();
-        self
     }
 
     fn facts(&self) -> Facts<'_> {
@@ -258,8 +271,8 @@ impl Signals {
 
     /// Notes when the attempt was sent and when its response's head was there.
     #[cfg(feature = "client")]
-    pub(crate) fn stamped(self, sent: Instant, received: Instant) -> Self {
-        Self { sent: Some(sent), received: Some(received), ..self }
+    pub(crate) fn stamp(&mut self, sent: Instant, received: Instant) {
+        (self.sent, self.received) = (Some(sent), Some(received));
     }
 }
 

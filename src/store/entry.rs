@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Answer, Charge, Charged, Charges, Grant, Outcome, Part, PartAnswer, Space, Ticket, When};
-use crate::algorithm::{Joint, Mark, NEVER, Rules, State, joint_earliest};
+use super::{Answer, Charge, Charged, Grant, Outcome, Part, PartAnswer, Space, Ticket, When};
+use crate::algorithm::{Joint, Mark, NEVER, Rule, Rules, State, joint_earliest};
 use crate::decision::{Label, Level};
 
 /// One key of one policy.
@@ -62,6 +62,12 @@ impl Pause {
 }
 
 impl Entry {
+    /// Whether it is this key's; the overflow key's is `None`.
+    #[inline]
+    pub(super) fn is(&self, space: Space, key: Option<&str>) -> bool {
+        self.space == space && self.key.as_deref() == key
+    }
+
     pub(super) fn adopt(&mut self, rules: &Arc<Rules>, now: u64) {
         if Arc::ptr_eq(&self.rules, rules) {
             return;
@@ -97,6 +103,13 @@ impl Entry {
         }
     }
 
+    /// Whether something was booked after `at`, an instant that was given. To a stamp from long before the last
+    /// booking that would be a clock that was set back, and the budget would count as used up then, and as
+    /// saved up by now.
+    fn is_booked_after(&self, at: Option<u64>) -> bool {
+        at.is_some_and(|at| self.states.iter().any(|state| state.tail() > at))
+    }
+
     pub(super) fn is_fresh(&self, now: u64) -> bool {
         let rules = self.rules.of(crate::limit::Margin::Default);
         self.permits == 0
@@ -124,45 +137,55 @@ impl Entry {
         }
     }
 
-    /// Charges what a part asks for at `at`, and tells of each limit its cost and its mark.
-    #[inline]
-    fn charge(&mut self, part: &Part<'_>, at: u64, mut told: impl FnMut(u64, Mark)) {
+    /// Charges what a part asks for at `at`, and tells each limit's mark.
+    fn charge(&mut self, part: &Part<'_>, at: u64, mut told: impl FnMut(Mark)) {
         for ((rule, state), cost) in part.rules.of(part.margin).iter().zip(&mut self.states).zip(part.costs) {
-            told(*cost, if *cost > 0 { rule.commit(state, at, *cost) } else { rule.mark(state, at) });
+            told(rule.commit_or_mark(state, at, *cost));
         }
         if part.rules.rides {
             self.permits += 1;
         }
     }
 
-    /// Charges what a part asks for at `now`, or nothing.
-    #[inline]
-    pub(super) fn try_now(&mut self, part: &Part<'_>, now: u64, charges: &mut Charges) -> Option<Grant> {
+    /// Charges what a part asks for at `now` and fills in its grant, or nothing; `at` is now where it was given.
+    #[inline(always)]
+    pub(super) fn try_now(&mut self, part: &Part<'_>, now: u64, at: Option<u64>, grant: &mut Grant) -> bool {
+        (grant.now, grant.ticket) = (now, self.ticket);
+        // One bucket and no pause, as in most calls: the same as the other way, without its branches.
+        if let ([Rule::Gcra(rule)], [State::Gcra(state)], &[cost]) =
+            (part.rules.of(part.margin), &mut *self.states, part.costs)
+            && cost > 0
+            && self.pause.is_none()
+            && let Some(mark) = rule.try_now(state, now, cost)
+        {
+            grant.charges_of(1)[0] = Charged::new(cost, mark);
+            self.permits += u32::from(part.rules.rides);
+            return true;
+        }
+        !self.is_booked_after(at) && self.try_all(part, now, grant)
+    }
+
+    #[inline(never)]
+    fn try_all(&mut self, part: &Part<'_>, now: u64, grant: &mut Grant) -> bool {
         let drained = match &self.pause {
             None => 0,
-            Some(pause) if pause.holds(now).is_some() => return None,
+            Some(pause) if pause.holds(now).is_some() => return false,
             Some(_) => self.drained_by(now),
         };
-        if let ([rule], [state], &[cost]) = (part.rules.of(part.margin), &mut *self.states, part.costs)
-            && cost > 0
+        let rules = part.rules.of(part.margin);
+        let charges = grant.charges_of(part.costs.len());
+        let states = &mut *self.states;
+        for (((rule, state), cost), charged) in
+            rules.iter().zip(&mut *states).zip(part.costs).zip(&mut *charges)
         {
-            // One limit, as most policies have: the same as below, without the loops.
-            rule.read(state, now, drained);
-            if rule.earliest(state, now, cost) > now {
-                return None;
-            }
-            charges.push(Charged::new(cost, rule.commit(state, now, cost)));
-            self.permits += u32::from(part.rules.rides);
-            return Some(Grant { now, ticket: self.ticket });
+            let Some(offered) = rule.offer(state, now, drained, *cost) else { return false };
+            *charged = Charged::new(*cost, offered);
         }
-        for ((rule, state), cost) in part.rules.of(part.margin).iter().zip(&mut self.states).zip(part.costs) {
-            rule.read(state, now, drained);
-            if *cost > 0 && rule.earliest(state, now, *cost) > now {
-                return None;
-            }
+        for ((rule, state), charged) in rules.iter().zip(states).zip(charges) {
+            charged.mark = rule.take(state, now, charged.cost(), charged.mark);
         }
-        self.charge(part, now, |cost, mark| charges.push(Charged::new(cost, mark)));
-        Some(Grant { now, ticket: self.ticket })
+        self.permits += u32::from(part.rules.rides);
+        true
     }
 
     /// Empties all that is not booked ahead, as of now.
@@ -193,20 +216,28 @@ impl Entry {
 
     /// Frees the seats that a charge took.
     pub(super) fn free_seats(&mut self, charge: &Charge<'_>) {
-        let unchanged = Arc::ptr_eq(&self.rules, charge.rules);
+        if !Arc::ptr_eq(&self.rules, charge.rules) || self.gone.is_some() {
+            return self.free_former_seats(charge);
+        }
+        for (state, charged) in self.states.iter_mut().zip(charge.charges) {
+            if let State::Seats(seats) = state {
+                seats.in_use = seats.in_use.saturating_sub(charged.replace(0));
+            }
+        }
+    }
+
+    /// The same under rules that may have changed meanwhile.
+    #[cold]
+    fn free_former_seats(&mut self, charge: &Charge<'_>) {
         let rules = charge.rules.of(charge.margin).iter().enumerate();
         for (i, _) in rules.filter(|(_, rule)| rule.is_seats()) {
             let cost = charge.charges[i].replace(0);
             let label = &charge.rules.labels.limits[i];
             let gone = self.gone.as_mut();
             let gone = gone.and_then(|gone| gone.0.iter_mut().find(|(former, _)| former.is_same(label)));
-            let in_use = match (gone, &mut self.states[..]) {
-                (Some((_, in_use)), _) => Some(in_use),
-                (None, states) if unchanged => match &mut states[i] {
-                    State::Seats(seats) => Some(&mut seats.in_use),
-                    _ => None,
-                },
-                (None, _) => self.seats_of(label),
+            let in_use = match gone {
+                Some((_, in_use)) => Some(in_use),
+                None => self.seats_of(label),
             };
             if let Some(in_use) = in_use {
                 *in_use = in_use.saturating_sub(cost);
@@ -256,7 +287,7 @@ pub(super) fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, w
                 answer.before =
                     Some(rules.iter().zip(&entry.states).map(|(rule, state)| rule.before(state)).collect());
             }
-            entry.charge(part, at, |_, mark| answer.marks.push(mark));
+            entry.charge(part, at, |mark| answer.marks.push(mark));
         } else {
             answer.levels = entry.levels(part, now);
             for (((rule, state), cost), level) in

@@ -100,7 +100,7 @@ impl std::fmt::Debug for Governor {
 
 impl From<Governor> for AnyStore {
     fn from(governor: Governor) -> Self {
-        AnyStore(governor.0)
+        AnyStore(super::Home::Here(governor.0))
     }
 }
 
@@ -137,14 +137,15 @@ impl Store for Cells {
         0
     }
 
-    fn try_now(&self, part: &Part<'_>, at: Option<u64>, charges: &mut Charges) -> Option<Grant> {
-        let grant = self.local.0.try_now(part, at, charges)?;
-        if (self.check)(part.key).is_ok() {
-            return Some(grant);
+    fn try_now(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool {
+        if !self.local.0.try_now(part, at, grant) {
+            return false;
         }
-        self.take_back(part, grant.ticket, grant.now, charges);
-        charges.clear();
-        None
+        let granted = (self.check)(part.key).is_ok();
+        if !granted {
+            self.take_back(part, grant.ticket, grant.now, &grant.charges);
+        }
+        granted
     }
 
     /// Of several parts that governor counts, those before the one that it refuses are lost to it.

@@ -17,8 +17,7 @@ use smallvec::SmallVec;
 
 use super::entry::{Entry, Pause, decide};
 use super::{
-    Answer, AnyStore, Charge, Charges, Forecast, Grant, Part, PauseAsk, Space, Standing, Store, Ticket, When,
-    names,
+    Answer, AnyStore, Charge, Forecast, Grant, Part, PauseAsk, Space, Standing, Store, Ticket, When, names,
 };
 use crate::algorithm::{Mark, NEVER, Rules, State, Used};
 use crate::clock;
@@ -39,7 +38,7 @@ pub struct Local(pub(super) Arc<Table>);
 
 #[derive(Debug)]
 pub(super) struct Table {
-    shards: Box<[Mutex<Shard>]>,
+    shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     keys: AtomicUsize,
     max_keys: AtomicUsize,
@@ -64,16 +63,10 @@ struct Home<'a> {
     hash: u64,
 }
 
-impl Home<'_> {
-    fn is(&self, entry: &Entry) -> bool {
-        entry.space == self.space && entry.key.as_deref() == self.key
-    }
-}
-
 impl Default for Table {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::default(),
             keys: AtomicUsize::new(0),
             max_keys: AtomicUsize::new(usize::MAX),
@@ -116,6 +109,11 @@ impl Local {
         self.0.keys.load(Ordering::Relaxed)
     }
 
+    #[cfg(any(test, feature = "redis"))]
+    pub(crate) fn table(&self) -> Arc<dyn Store> {
+        self.0.clone()
+    }
+
     /// Whether no key is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -124,13 +122,13 @@ impl Local {
 
 impl From<Local> for AnyStore {
     fn from(local: Local) -> Self {
-        AnyStore(local.0)
+        AnyStore(super::Home::Here(local.0))
     }
 }
 
 impl From<&Local> for AnyStore {
     fn from(local: &Local) -> Self {
-        AnyStore(local.0.clone())
+        AnyStore(super::Home::Here(local.0.clone()))
     }
 }
 
@@ -189,7 +187,7 @@ impl Table {
         rules: &Arc<Rules>,
         now: u64,
     ) -> &'s mut Entry {
-        let found = match shard.entries.find_bucket_index(home.hash, |entry| home.is(entry)) {
+        let found = match shard.entries.find_bucket_index(home.hash, |entry| entry.is(home.space, home.key)) {
             Some(found) => found,
             None => {
                 self.tidy(shard, now, TIDY);
@@ -258,6 +256,16 @@ impl Table {
         then(found, now)
     }
 
+    /// [`try_now`](Store::try_now) for a key that is new, or new to the part's rules.
+    #[cold]
+    fn try_new(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool {
+        let home = self.home(part);
+        let mut shard = self.lock(home.hash);
+        let now = at.unwrap_or_else(clock::now_us);
+        let entry = self.entry(&mut shard, &home, part.rules, now);
+        entry.try_now(part, now, at, grant)
+    }
+
     /// Decides over several keys: the entries are taken out of the table for as long as their shards are
     /// locked.
     fn decide_chain(&self, parts: &[Part<'_>], when: When) -> Answer {
@@ -291,7 +299,7 @@ impl Table {
 impl Shard {
     #[inline]
     fn find(&mut self, home: &Home<'_>) -> Option<&mut Entry> {
-        self.entries.find_mut(home.hash, |entry| home.is(entry)).map(|entry| &mut **entry)
+        self.entries.find_mut(home.hash, |entry| entry.is(home.space, home.key)).map(|entry| &mut **entry)
     }
 }
 
@@ -321,19 +329,19 @@ impl Store for Table {
         self.key_hash(part)
     }
 
-    fn try_now(&self, part: &Part<'_>, at: Option<u64>, charges: &mut Charges) -> Option<Grant> {
-        let home = self.home(part);
-        let mut shard = self.lock(home.hash);
+    fn try_now(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool {
+        let hash = self.key_hash(part);
+        let mut shard = self.lock(hash);
         let now = at.unwrap_or_else(clock::now_us);
-        let mut go = |entry: &mut Entry| {
-            // To a stamp from long before the last booking that would be a clock that was set back, and the
-            // budget would count as used up then, and as saved up by now.
-            let late = at.is_some_and(|at| entry.states.iter().any(|state| state.tail() > at));
-            if late { None } else { entry.try_now(part, now, charges) }
-        };
-        match shard.find(&home) {
-            Some(entry) if Arc::ptr_eq(&entry.rules, part.rules) => go(entry),
-            _ => go(self.entry(&mut shard, &home, part.rules, now)),
+        // By the hash alone: what it finds is nearly always the key, and everything else has the long way.
+        match shard.entries.find_mut(hash, |entry| entry.ticket.hash == hash) {
+            Some(entry) if entry.is(part.space, Some(part.key)) && Arc::ptr_eq(&entry.rules, part.rules) => {
+                entry.try_now(part, now, at, grant)
+            }
+            _ => {
+                drop(shard);
+                self.try_new(part, at, grant)
+            }
         }
     }
 

@@ -9,6 +9,8 @@ mod entry;
 mod governor;
 mod local;
 mod names;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +20,8 @@ use smallvec::SmallVec;
 #[cfg(feature = "governor")]
 pub use governor::Governor;
 pub use local::Local;
+#[cfg(feature = "redis")]
+pub use redis::{Existing, Health, OnOutage, Redis};
 
 use crate::algorithm::{AHEAD_US, Mark, Rules, State};
 use crate::decision::Level;
@@ -26,7 +30,17 @@ use crate::policy::{ConfigError, Policy};
 
 /// A store of any kind; every store of this module turns into one.
 #[derive(Clone)]
-pub struct AnyStore(pub(crate) Arc<dyn Store>);
+pub struct AnyStore(pub(crate) Home);
+
+/// Where a store's state lives.
+#[derive(Clone)]
+pub(crate) enum Home {
+    /// In this process.
+    Here(Arc<dyn Store>),
+    /// In a Redis that a fleet shares.
+    #[cfg(feature = "redis")]
+    Fleet(Redis),
+}
 
 impl std::fmt::Debug for AnyStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -38,7 +52,11 @@ impl AnyStore {
     /// Keeps at most `keys` keys in a local store that states no [`Local::max_keys`] itself: for a side on
     /// which strangers choose the keys. Other stores forget keys by themselves.
     pub fn bound_keys(&self, keys: usize) {
-        self.0.bound_keys(keys);
+        match &self.0 {
+            Home::Here(store) => store.bound_keys(keys),
+            #[cfg(feature = "redis")]
+            Home::Fleet(_) => {}
+        }
     }
 }
 
@@ -96,7 +114,7 @@ pub(crate) enum Outcome {
 /// What one limit was charged, and what is kept of that.
 ///
 /// Corrected in place by the store, in the step in which it corrects its state; so a permit needs no lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Charged {
     cost: AtomicU64,
     pub(crate) mark: Mark,
@@ -113,20 +131,40 @@ impl Charged {
         self.cost.load(Ordering::Relaxed)
     }
 
-    /// Corrects the cost and gives the one before.
+    /// Corrects the cost and gives the one before. Only under the lock of its state, so not in one step.
     pub(crate) fn replace(&self, cost: u64) -> u64 {
-        self.cost.swap(cost, Ordering::Relaxed)
+        let before = self.cost();
+        self.cost.store(cost, Ordering::Relaxed);
+        before
     }
 }
 
 /// By limit, in the policy's order.
 pub(crate) type Charges = SmallVec<[Charged; 3]>;
 
-/// A grant at now.
-#[derive(Debug, Clone, Copy, Default)]
+/// A grant at now. Filled in where it is kept, inside a permit, over what a former one left there.
+#[derive(Debug, Default)]
 pub(crate) struct Grant {
     pub(crate) now: u64,
     pub(crate) ticket: Ticket,
+    pub(crate) charges: Charges,
+}
+
+impl Grant {
+    /// The charges of so many limits, to be filled in. Most permits of a thread count as many as the one before,
+    /// and to overwrite costs a fraction of what it costs to push.
+    #[inline(always)]
+    fn charges_of(&mut self, limits: usize) -> &mut [Charged] {
+        if self.charges.len() != limits {
+            self.resize(limits);
+        }
+        &mut self.charges
+    }
+
+    #[cold]
+    fn resize(&mut self, limits: usize) {
+        self.charges.resize_with(limits, Charged::default);
+    }
 }
 
 /// One part of an answer.
@@ -212,9 +250,9 @@ pub(crate) trait Store: Send + Sync {
     fn ahead_us(&self) -> u64 {
         AHEAD_US
     }
-    /// Grants one part at now and adds what was charged to `charges`, or writes nothing: the way of every call
+    /// Grants one part at now, fills in `grant` and says so, or writes nothing: the way of every call
     /// that does not wait. Now is the instant given, or else the clock's.
-    fn try_now(&self, part: &Part<'_>, at: Option<u64>, charges: &mut Charges) -> Option<Grant>;
+    fn try_now(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool;
     /// Bounds the keys kept, where no bound was stated; nothing to do where a store forgets by itself.
     fn bound_keys(&self, keys: usize);
     /// Decides over all parts: charges all at one instant, or writes nothing.

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_token_bucket_repays_at_its_rate_and_never_earns_while_full() {
+pub(super) fn a_token_bucket_repays_at_its_rate_and_never_earns_while_full() {
     play(
         &[Limit::token_bucket(ten_a_second(), 5)],
         &[
@@ -44,7 +44,7 @@ fn a_token_bucket_repays_at_its_rate_and_never_earns_while_full() {
 }
 
 #[test]
-fn a_token_bucket_keeps_what_the_rate_yields_in_the_margin() {
+pub(super) fn a_token_bucket_keeps_what_the_rate_yields_in_the_margin() {
     play(
         &[Limit::token_bucket(ten_a_second(), 5).jitter_margin(ms(100))],
         &[
@@ -58,7 +58,7 @@ fn a_token_bucket_keeps_what_the_rate_yields_in_the_margin() {
 }
 
 #[test]
-fn a_burst_of_one_is_spaced_wider_by_at_most_a_tenth() {
+pub(super) fn a_burst_of_one_is_spaced_wider_by_at_most_a_tenth() {
     play(
         &[Limit::token_bucket(ten_a_second(), 1).jitter_margin(ms(50))],
         &[(0.0, Ask(1), Granted(0)), (0.0, Ask(1), Until(110.0, 0)), (110.0, Ask(1), Granted(0))],
@@ -66,7 +66,7 @@ fn a_burst_of_one_is_spaced_wider_by_at_most_a_tenth() {
 }
 
 #[test]
-fn the_plain_rate_is_paced_and_takes_a_dear_call_when_nothing_is_owed() {
+pub(super) fn the_plain_rate_is_paced_and_takes_a_dear_call_when_nothing_is_owed() {
     play(
         &[Limit::rate(Rate::per_second(51))],
         &[
@@ -99,7 +99,7 @@ fn the_plain_rate_is_paced_and_takes_a_dear_call_when_nothing_is_owed() {
 }
 
 #[test]
-fn the_plain_rate_spreads_its_margin_over_the_period() {
+pub(super) fn the_plain_rate_spreads_its_margin_over_the_period() {
     play(
         &[Limit::rate(Rate::per_second(51)).jitter_margin(ms(100))],
         &[(0.0, Ask(2), Granted(0)), (0.0, Ask(1), Until(22.0, 0)), (22.0, Ask(1), Granted(0))],
@@ -107,7 +107,7 @@ fn the_plain_rate_spreads_its_margin_over_the_period() {
 }
 
 #[test]
-fn a_leaky_bucket_books_one_slot_after_the_other() {
+pub(super) fn a_leaky_bucket_books_one_slot_after_the_other() {
     play(
         &[Limit::leaky_bucket(ten_a_second(), 10)],
         &[
@@ -134,7 +134,7 @@ fn a_leaky_bucket_books_one_slot_after_the_other() {
 }
 
 #[test]
-fn a_fixed_window_opens_with_the_first_call() {
+pub(super) fn a_fixed_window_opens_with_the_first_call() {
     play(
         &[Limit::fixed_window(ten_a_second())],
         &[
@@ -165,7 +165,7 @@ fn a_fixed_window_opens_with_the_first_call() {
 }
 
 #[test]
-fn a_fixed_window_is_quiet_around_its_end_with_a_margin() {
+pub(super) fn a_fixed_window_is_quiet_around_its_end_with_a_margin() {
     play(
         &[Limit::fixed_window(ten_a_second()).jitter_margin(ms(100))],
         &[
@@ -180,7 +180,7 @@ fn a_fixed_window_is_quiet_around_its_end_with_a_margin() {
 }
 
 #[test]
-fn a_sliding_window_forgets_a_segment_at_a_time() {
+pub(super) fn a_sliding_window_forgets_a_segment_at_a_time() {
     play(
         &[Limit::sliding_window(ten_a_second(), 5)],
         &[
@@ -207,7 +207,7 @@ fn a_sliding_window_forgets_a_segment_at_a_time() {
 }
 
 #[test]
-fn a_sliding_window_looks_at_one_segment_more_with_a_margin() {
+pub(super) fn a_sliding_window_looks_at_one_segment_more_with_a_margin() {
     play(
         &[Limit::sliding_window(ten_a_second(), 5).jitter_margin(ms(20))],
         &[(0.0, Ask(10), Granted(0)), (0.0, Ask(1), Until(1200.0, 0)), (1200.0, Ask(10), Granted(0))],
@@ -215,7 +215,7 @@ fn a_sliding_window_looks_at_one_segment_more_with_a_margin() {
 }
 
 #[test]
-fn a_sliding_counter_weighs_the_last_window() {
+pub(super) fn a_sliding_counter_weighs_the_last_window() {
     play(
         &[Limit::sliding_counter(ten_a_second())],
         &[
@@ -246,7 +246,7 @@ fn a_sliding_counter_weighs_the_last_window() {
 }
 
 #[test]
-fn a_sliding_counter_keeps_its_share_in_the_margin() {
+pub(super) fn a_sliding_counter_keeps_its_share_in_the_margin() {
     play(
         &[Limit::sliding_counter(ten_a_second()).jitter_margin(ms(100))],
         &[
@@ -259,7 +259,7 @@ fn a_sliding_counter_keeps_its_share_in_the_margin() {
 }
 
 #[test]
-fn a_sliding_log_remembers_each_call() {
+pub(super) fn a_sliding_log_remembers_each_call() {
     play(
         &[Limit::sliding_log(ten_a_second())],
         &[
@@ -288,7 +288,7 @@ fn a_sliding_log_remembers_each_call() {
 }
 
 #[test]
-fn a_sliding_log_lasts_longer_by_its_margin() {
+pub(super) fn a_sliding_log_lasts_longer_by_its_margin() {
     play(
         &[Limit::sliding_log(ten_a_second()).jitter_margin(ms(100))],
         &[(0.0, Ask(10), Granted(0)), (0.0, Ask(1), Until(1100.0, 0)), (1100.0, Ask(10), Granted(0))],

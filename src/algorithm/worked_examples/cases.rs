@@ -29,7 +29,7 @@ fn seconds(seconds: u64) -> u64 {
 }
 
 #[test]
-fn b026_a_cost_that_never_fits_is_a_fault_of_its_own_and_takes_nothing() {
+pub(super) fn b026_a_cost_that_never_fits_is_a_fault_of_its_own_and_takes_nothing() {
     let policy = Policy::new("b026").limit(Limit::token_bucket(ten_a_second(), 5));
     let rules = Rules::new(&policy).unwrap();
     assert_eq!(rules.costs(&[("requests", 6)]), Err(CostFault::NeverFits(0)));
@@ -116,7 +116,7 @@ fn b068_a_sliding_limit_has_no_border_at_any_phase() {
 }
 
 #[test]
-fn b107_a_booking_taken_back_comes_back_whole_and_never_under_a_later_one() {
+pub(super) fn b107_a_booking_taken_back_comes_back_whole_and_never_under_a_later_one() {
     let bucket = Limit::token_bucket(ten_a_second(), 20);
     play(
         std::slice::from_ref(&bucket),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_larger_burst_is_what_it_was_and_the_difference() {
+pub(super) fn a_larger_burst_is_what_it_was_and_the_difference() {
     play(
         &[Limit::token_bucket(ten_a_second(), 5)],
         &[
@@ -24,7 +24,7 @@ fn a_larger_burst_is_what_it_was_and_the_difference() {
 }
 
 #[test]
-fn a_slower_rate_takes_the_units_over_and_repays_them_in_its_own_time() {
+pub(super) fn a_slower_rate_takes_the_units_over_and_repays_them_in_its_own_time() {
     let slow = Rate::new(3, Duration::from_secs(7));
     play(
         &[Limit::token_bucket(ten_a_second(), 5)],
@@ -41,7 +41,7 @@ fn a_slower_rate_takes_the_units_over_and_repays_them_in_its_own_time() {
 }
 
 #[test]
-fn much_smaller_numbers_lock_nobody_out() {
+pub(super) fn much_smaller_numbers_lock_nobody_out() {
     play(
         &[Limit::token_bucket(Rate::per_second(1_000), 5_000)],
         &[
@@ -56,7 +56,7 @@ fn much_smaller_numbers_lock_nobody_out() {
 }
 
 #[test]
-fn another_algorithm_begins_with_the_units_in_use() {
+pub(super) fn another_algorithm_begins_with_the_units_in_use() {
     let rate = ten_a_second();
     play(
         &[Limit::token_bucket(rate, 5)],
@@ -84,7 +84,7 @@ fn another_algorithm_begins_with_the_units_in_use() {
 }
 
 #[test]
-fn a_window_of_another_length_keeps_its_count() {
+pub(super) fn a_window_of_another_length_keeps_its_count() {
     play(
         &[Limit::fixed_window(ten_a_second())],
         &[
@@ -98,7 +98,7 @@ fn a_window_of_another_length_keeps_its_count() {
 }
 
 #[test]
-fn a_log_with_a_longer_window_still_counts_what_it_remembers() {
+pub(super) fn a_log_with_a_longer_window_still_counts_what_it_remembers() {
     play(
         &[Limit::sliding_log(ten_a_second())],
         &[

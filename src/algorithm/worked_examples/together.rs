@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_call_waits_for_the_limit_that_opens_last() {
+pub(super) fn a_call_waits_for_the_limit_that_opens_last() {
     play(
         &[Limit::token_bucket(ten_a_second(), 5), Limit::fixed_window(Rate::per_minute(8))],
         &[
@@ -21,7 +21,7 @@ fn a_call_waits_for_the_limit_that_opens_last() {
 }
 
 #[test]
-fn the_quiet_band_of_a_window_moves_a_call_that_another_limit_held_into_it() {
+pub(super) fn the_quiet_band_of_a_window_moves_a_call_that_another_limit_held_into_it() {
     let spacing = Rate::new(1, ms(950));
     play(
         &[Limit::token_bucket(spacing, 1), Limit::fixed_window(ten_a_second()).jitter_margin(ms(100))],
@@ -41,7 +41,7 @@ fn the_quiet_band_of_a_window_moves_a_call_that_another_limit_held_into_it() {
 }
 
 #[test]
-fn two_quiet_bands_are_waited_out_one_after_the_other() {
+pub(super) fn two_quiet_bands_are_waited_out_one_after_the_other() {
     let window = |n, period| Limit::fixed_window(Rate::new(n, ms(period))).jitter_margin(ms(100));
     play(
         &[window(1, 1_000), window(9, 1_200)],
@@ -55,7 +55,7 @@ fn two_quiet_bands_are_waited_out_one_after_the_other() {
 }
 
 #[test]
-fn a_bucket_beside_a_leaky_one_is_booked_as_far_ahead_as_that_holds() {
+pub(super) fn a_bucket_beside_a_leaky_one_is_booked_as_far_ahead_as_that_holds() {
     let leaky = Limit::leaky_bucket(Rate::per_second(1), 60);
     play(
         &[Limit::token_bucket(Rate::per_minute(30), 2), leaky],

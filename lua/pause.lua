@@ -1,0 +1,84 @@
+-- Changes a key's pause, and tells everyone.
+--
+-- KEYS  1 the key's pause
+--       then each limit that time frees
+-- ARGV  1 now (us; 0: Redis's clock)
+--       2 channel of everyone
+--       3 budget of the key (us)
+--       4 what: 'pause', 'drain', 'resume' or 'answered'
+--       5 pause: for how long from now (us); answered: how long ago the call was sent (us); else 0
+--       6 pause: from one probe to the next (us; 2^53 - 1: none, an operator's pause); else 0
+--       then for each limit its kind (first byte of its value) and numbers
+-- Gives 1 if anything was changed
+
+-- A resume is remembered for as long as any worker may remember the pause that it ended.
+local REMEMBERED_US = 3600000000
+
+local now, late_ms = clock(ARGV[1])
+local channel, budget_us, what, us, every_us = ARGV[2], ARGV[3] + 0, ARGV[4], ARGV[5] + 0, ARGV[6] + 0
+local pause = pause_of(redis.call('GET', KEYS[1]))
+if now >= max(pause.ends, pause.drained) + budget_us then
+  pause.ends, pause.probe_at, pause.probe_every, pause.probed, pause.drained = 0, 0, 0, 0, 0
+end
+local holds = now < pause.ends
+
+local function tell()
+  redis.call('PUBLISH', channel, string.format(
+    'p %.0f %.0f %s', less(pause.ends, now), pause.generation, KEYS[1]
+  ))
+end
+
+-- States that were last booked before now are read as drained now; only one that was booked at this very instant
+-- is written.
+local function drain()
+  pause.drained = max(pause.drained, now)
+  local arg = 7
+  for k = 2, #KEYS do
+    local kind = kind_of(string.byte(ARGV[arg]))
+    local limit = { kind = kind, key = KEYS[k] }
+    limit.rule, arg = kind.rule(ARGV, arg + 1)
+    find(limit, redis.call('MGET', limit.key)[1], now)
+    if limit.state[kind.tail] == now then
+      limit.state, limit.dirty = kind.drained(limit.rule, limit.state, now), true
+    end
+    if limit.dirty then save(limit, now, late_ms) end
+  end
+end
+
+if what == 'pause' then
+  local ends = min(now + us, EXACT)
+  -- Until then an operator holds the key, and nothing probes it.
+  local held = 0
+  if pause.probe_every == EXACT and holds then held = pause.ends end
+  if ends > pause.ends then
+    pause.drained = drained_by(pause, now, budget_us)
+    pause.ends, pause.probe_at, pause.probe_every = ends, max(min(now + every_us, EXACT), held), every_us
+    pause.probed = 0
+  elseif every_us == EXACT and ends > pause.probe_at then
+    pause.probe_at = ends
+  else
+    return 0
+  end
+  save_pause(KEYS[1], pause, now, budget_us, late_ms)
+  tell()
+  return 1
+end
+
+if what == 'drain' then
+  drain()
+  save_pause(KEYS[1], pause, now, budget_us, late_ms)
+  return 1
+end
+
+local probed = what == 'resume' or (pause.probed > 0 and now - us >= pause.probed)
+local ended = holds and probed
+if not ended and what ~= 'resume' then return 0 end
+if ended then
+  pause.ends = now
+  drain()
+end
+pause.generation = max(pause.generation + 1, now)
+local keep_ms = max(redis.call('PTTL', KEYS[1]), ceil((budget_us + REMEMBERED_US) / 1000) + late_ms)
+save_pause(KEYS[1], pause, now, budget_us, keep_ms)
+tell()
+return 1

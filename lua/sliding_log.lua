@@ -1,0 +1,318 @@
+-- The sliding log: the time of each admission, so that no period ever holds more than the limit.
+--
+-- Admissions at one instant are one entry. Entries carry running totals, so that a decision is a binary search
+-- over LINDEX and not a walk. What has left the window is dropped when something is booked, in one LTRIM, which
+-- frees whole nodes of the list. Twin of src/algorithm/sliding_log.rs; keep names and order alike.
+--
+-- Value: a list, oldest first. The newest element is the head: 'l', version, at (us), total (units), base (units
+-- before the first), span (us). The others are at modulo 2^40 and total modulo 2^24, read as the last ones before
+-- the head's; under a head 'L' they are whole.
+
+local function sliding_log()
+  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7', '>I5I3', '>I7I7'
+  local TIMES, TOTALS = 1099511627776, 16777216
+  -- The most entries that a drained log is spread over.
+  local SPREAD = 1000
+  -- Elements of one RPUSH: Lua's stack holds about eight thousand.
+  local CHUNK = 4000
+  local log = { tail = 'tail', is_list = true }
+
+  -- Numbers: n, window, margin, keep, ahead (us); 1 where times or totals are too large for narrow elements.
+  function log.rule(args, i)
+    local window_us, margin_us = args[i + 1] + 0, args[i + 2] + 0
+    return {
+      kind = log, n = args[i] + 0, window_us = window_us, span_us = window_us + margin_us,
+      keep_us = args[i + 3] + 0, ahead_us = args[i + 4] + 0, wide = args[i + 5] + 0 == 1,
+      most = args[i] + 0, hold = -1,
+    }, i + 6
+  end
+
+  -- `ats` and `totals` are the newest entries, from `first` on; `old` elements of the list lie before them, of which
+  -- `drop` are dropped and `popped` were taken back.
+  local function state_of(key, base)
+    return {
+      key = key, old = 0, drop = 0, popped = 0, base = base, ats = {}, totals = {}, first = 1, tail = 0,
+      rewrite = true,
+    }
+  end
+
+  function log.fresh(key)
+    return state_of(key, 0)
+  end
+
+  function log.decode(head, key)
+    local letter, version, at, total, base, span_us = unpack_from(HEAD, head)
+    if at == 0 then
+      -- All of it was taken back.
+      local empty = state_of(key, base)
+      empty.version, empty.by_span_us = version, span_us
+      return empty
+    end
+    return {
+      key = key, old = redis.call('LLEN', key) - 1, drop = 0, popped = 0, base = base, ats = { at },
+      totals = { total }, first = 1, tail = at, rewrite = false, version = version, wide = letter == 76,
+      at = at, total = total, by_span_us = span_us,
+    }
+  end
+
+  function log.writer(state)
+    return { kind = log, span_us = state.by_span_us }
+  end
+
+  local function element(state, value)
+    if state.wide then return unpack_from(WIDE, value) end
+    local at, total = unpack_from(NARROW, value)
+    return state.at - (state.at - at) % TIMES, state.total - (state.total - total) % TOTALS
+  end
+
+  local function size(state)
+    return state.old - state.drop + #state.ats - state.first + 1
+  end
+
+  -- The entry at `index`, from 0: its instant and its total.
+  local function entry(state, index)
+    local kept = state.old - state.drop
+    if index >= kept then
+      local i = state.first + index - kept
+      return state.ats[i], state.totals[i]
+    end
+    return element(state, redis.call('LINDEX', state.key, text(state.drop + index)))
+  end
+
+  local function total_of(state)
+    return state.totals[#state.totals] or state.base
+  end
+
+  -- Units admitted before the entry at `index`.
+  local function total_before(state, index)
+    if index == 0 then return state.base end
+    local _, total = entry(state, index - 1)
+    return total
+  end
+
+  -- All entries, in memory.
+  local function gathered(state)
+    local ats, totals = {}, {}
+    if state.old > state.drop then
+      local values = redis.call('LRANGE', state.key, text(state.drop), text(state.old - 1))
+      for i = 1, #values do ats[i], totals[i] = element(state, values[i]) end
+    end
+    for i = state.first, #state.ats do
+      ats[#ats + 1], totals[#totals + 1] = state.ats[i], state.totals[i]
+    end
+    return ats, totals
+  end
+
+  local function gather(state)
+    state.ats, state.totals = gathered(state)
+    state.old, state.drop, state.popped, state.first, state.rewrite = 0, 0, 0, 1, true
+  end
+
+  -- The first entry whose total is `leave` or more; there is one. Calls of one cost are found at the second look.
+  local function first_with(state, leave)
+    local low, high = 0, size(state) - 1
+    local look = ceil((leave - state.base) * (high + 1) / (total_of(state) - state.base)) - 1
+    look = max(0, min(look, high))
+    while low < high do
+      local _, total = entry(state, look)
+      if total >= leave then
+        high = look
+        if high > low then
+          _, total = entry(state, high - 1)
+          if total < leave then return high end
+          high = high - 1
+        end
+      else
+        low = look + 1
+      end
+      look = floor((low + high) / 2)
+    end
+    return high
+  end
+
+  -- How many entries lie at `until_us` or before.
+  local function passed(state, until_us)
+    local low, high = 0, size(state)
+    if high == 0 or state.tail <= until_us then return high end
+    state.oldest = state.oldest or entry(state, 0)
+    if state.oldest > until_us then return 0 end
+    low = 1
+    while low < high do
+      local look = floor((low + high) / 2)
+      if entry(state, look) <= until_us then low = look + 1 else high = look end
+    end
+    return low
+  end
+
+  local function push(state, at, units)
+    local total = total_of(state) + units
+    local newest = #state.ats
+    if newest >= state.first and state.ats[newest] == at then
+      state.totals[newest] = total
+    else
+      state.ats[newest + 1], state.totals[newest + 1], state.tail = at, total, at
+    end
+  end
+
+  -- `used` units at `tail`: as much as a worker remembers of a log.
+  function log.of_numbers(_, args, i, key)
+    local state = state_of(key, 0)
+    push(state, args[i + 1] + 0, args[i] + 0)
+    return state, i + 2
+  end
+
+  function log.earliest(rule, state, now, cost)
+    if now < state.tail then now = state.tail end
+    -- At most n - cost units may stay: all before that point have to leave.
+    local total = total_of(state)
+    local leave = min(less(total + cost, rule.n), total)
+    if leave <= state.base then return now end
+    local at = entry(state, first_with(state, leave))
+    return max(now, at + rule.span_us)
+  end
+
+  function log.commit(rule, state, at, cost)
+    local gone = passed(state, at - rule.keep_us)
+    if gone > 0 then
+      state.base = total_before(state, gone)
+      local old = min(gone, state.old - state.drop)
+      state.drop, state.first, state.oldest = state.drop + old, state.first + gone - old, nil
+      if state.first > #state.ats then state.ats, state.totals, state.first = {}, {}, 1 end
+    end
+    if state.base > QUARTER then
+      gather(state)
+      for i = 1, #state.totals do state.totals[i] = state.totals[i] - state.base end
+      state.base = 0
+    end
+    push(state, at, cost)
+  end
+
+  -- The head, for others to read the log by.
+  function log.numbers(state, out, n, rule, now)
+    out[n + 1], out[n + 2] = log.used(rule, state, now), state.tail
+    return n + 2
+  end
+
+  -- A log removes only its own newest.
+  function log.take_back(state, slot, cost)
+    local newest = size(state) - 1
+    if newest < 0 or state.tail ~= slot then return false end
+    local before, last = total_before(state, newest), #state.ats
+    if state.totals[last] - before < cost then return false end
+    state.totals[last] = state.totals[last] - cost
+    if state.totals[last] == before then
+      state.ats[last], state.totals[last] = nil, nil
+      if newest > 0 and state.first > #state.ats then
+        state.ats[state.first], state.totals[state.first] = entry(state, newest - 1)
+        state.old, state.popped = state.old - 1, state.popped + 1
+      end
+      state.tail = state.ats[#state.ats] or 0
+    end
+    return true
+  end
+
+  function log.settle(rule, state, now, slot, charged, used)
+    if used > charged then
+      -- As many as the limit fill it; more could not be told from them.
+      push(state, max(now, state.tail), min(used - charged, rule.n))
+    elseif used < charged then
+      return log.take_back(state, slot, charged - used)
+    end
+    return used ~= charged
+  end
+
+  -- So many units, evenly over the window that ends at `at`: calls `put` with instants and units.
+  local function even(rule, units, at, put)
+    local groups = min(units, SPREAD)
+    local opens, sum = less(at, rule.window_us), 0
+    for i = 1, groups do
+      local total = multiply_divide(units, i, groups)
+      put(opens + multiply_divide_up(rule.window_us, i, groups), total - sum)
+      sum = total
+    end
+  end
+
+  -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`.
+  function log.drained(rule, state, at)
+    local rest = less(rule.n, log.used(rule, state, at))
+    local ats, totals = gathered(state)
+    local drained = state_of(state.key, state.base)
+    local next, before = 1, state.base
+    local function up_to(instant)
+      while next <= #ats and ats[next] < instant do
+        push(drained, ats[next], totals[next] - before)
+        before, next = totals[next], next + 1
+      end
+    end
+    even(rule, rest, at, function(instant, units)
+      up_to(instant)
+      push(drained, instant, units)
+    end)
+    up_to(math.huge)
+    -- So that it counts as drained, and is not drained again.
+    push(drained, at, 0)
+    return drained
+  end
+
+  -- N units evenly over the window that ends at `at`.
+  function log.full(rule, at, key)
+    local full = state_of(key, 0)
+    even(rule, rule.n, at, function(instant, units) push(full, instant, units) end)
+    return full
+  end
+
+  function log.fresh_at(rule, state)
+    return state.tail + rule.keep_us
+  end
+
+  function log.used(rule, state, now)
+    return total_of(state) - total_before(state, passed(state, now - rule.span_us))
+  end
+
+  function log.clamp(rule, state)
+    state.totals[1] = min(state.totals[1], rule.n)
+  end
+
+  -- Whether narrow elements can tell all times and totals apart.
+  local function is_narrow(state)
+    if size(state) == 0 then return true end
+    state.oldest = state.oldest or entry(state, 0)
+    return state.tail - state.oldest < TIMES and total_of(state) - state.base < TOTALS
+  end
+
+  -- Writes the entries that are new; all of them where the list is another than it was.
+  function log.save(rule, state, key, version)
+    local wide = rule.wide or not is_narrow(state)
+    if wide and not state.wide then gather(state) end
+    local rewrite = state.rewrite or state.drop >= state.old
+    if rewrite then state.wide = wide end
+    local ats, totals, form, values = state.ats, state.totals, state.wide and WIDE or NARROW, {}
+    for i = state.first, #ats - 1 do
+      if state.wide then
+        values[#values + 1] = pack(form, ats[i], totals[i])
+      else
+        values[#values + 1] = pack(form, ats[i] % TIMES, totals[i] % TOTALS)
+      end
+    end
+    local newest = #ats
+    values[#values + 1] = pack(
+      HEAD, state.wide and 76 or 108, version, ats[newest] or 0, totals[newest] or state.base, state.base,
+      rule.span_us
+    )
+    local from = 1
+    if rewrite then
+      redis.call('DEL', key)
+    else
+      for _ = 1, state.popped do redis.call('RPOP', key) end
+      redis.call('LSET', key, '-1', values[1])
+      if state.drop > 0 then redis.call('LTRIM', key, text(state.drop), '-1') end
+      from = 2
+    end
+    while from <= #values do
+      redis.call('RPUSH', key, unpack(values, from, min(from + CHUNK - 1, #values)))
+      from = from + CHUNK
+    end
+  end
+
+  return log
+end

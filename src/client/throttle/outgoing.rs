@@ -1,0 +1,214 @@
+//! An attempt on its way out: whose budgets it is for, what it costs, and the permits that let it go.
+//!
+//! Most attempts go at once, and take nothing from the allocator for it. What has to wait, or is for several
+//! limiters to decide together, is apart. Never sends anything.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use http::{HeaderMap, Method};
+use reqwest::{Request, Url};
+use reqwest_middleware::Result;
+use smallvec::{SmallVec, smallvec};
+use tokio::time::Instant;
+
+use super::{Rule, Throttle};
+use crate::client::Settle;
+use crate::client::body::{Aboard, Holds, Permits, Ride, UNREAD};
+use crate::client::call::Call;
+use crate::client::request_ext::{Options, Pass};
+use crate::client::route::{self, Route, Services};
+use crate::clock::at_us;
+use crate::limiter::{Ask, Limiter, Refused, RefusedKind};
+
+const LYING: &str =
+    "response bodies lie unread and hold their seats while other calls wait; read or drop them";
+const LYING_HINT: &str = "response bodies lie unread and hold their seats; read or drop them";
+
+pub(super) type Costs = SmallVec<[(String, u64); 2]>;
+
+/// An attempt on its way.
+pub(super) struct Outgoing<'a> {
+    pub(super) origin: Origin<'a>,
+    pub(super) settle: Option<Settle>,
+    pub(super) holds: Holds,
+    pub(super) sent: Instant,
+}
+
+impl Outgoing<'_> {
+    /// It has its permits.
+    fn goes(&mut self, permits: Permits, costs: &Costs, call: &Call) {
+        call.goes();
+        self.holds = if costs.is_empty() {
+            Holds::Permits(permits)
+        } else {
+            let ride = Ride::new(permits, &self.origin.service);
+            self.settle.get_or_insert_with(Settle::new).add(ride.clone());
+            Holds::Ride(Aboard(ride))
+        };
+    }
+}
+
+/// What must be known of a request after it was sent.
+pub(super) struct Origin<'a> {
+    /// Rule by rule.
+    pub(super) keys: SmallVec<[Option<Cow<'a, str>>; 1]>,
+    pub(super) service: Cow<'a, str>,
+    pub(super) method: Method,
+    /// Only where a key depends on them.
+    headers: Option<Box<HeaderMap>>,
+    /// The names of services where keys follow redirects: not one that the request states.
+    follows: Option<&'a Services>,
+}
+
+impl<'a> Origin<'a> {
+    /// The rules that are for the request, each with its key.
+    pub(super) fn asked<'o>(&'o self, rules: &'o [Rule]) -> impl Iterator<Item = (&'o Rule, &'o str)> {
+        rules.iter().zip(&self.keys).filter_map(|(rule, key)| Some((rule, key.as_deref()?)))
+    }
+
+    /// The request that was sent last and its service, if a redirect went to another one.
+    pub(super) fn landed(&self, url: &Url) -> Option<(Request, Cow<'a, str>)> {
+        let services = self.follows.filter(|_| route::is_elsewhere(url, &self.service))?;
+        let mut hop = Request::new(self.method.clone(), url.clone());
+        if let Some(headers) = &self.headers {
+            *hop.headers_mut() = (**headers).clone();
+        }
+        Some((hop, services.name(url)))
+    }
+}
+
+impl Throttle {
+    /// The attempt as far as it goes without a wait; with the costs of one that has to ask for its permits.
+    #[inline]
+    pub(super) fn begin(
+        &self,
+        request: &Request,
+        options: Option<&Options>,
+        call: &Call,
+    ) -> (Outgoing<'_>, Option<Costs>) {
+        let is_exempt = options.is_some_and(|options| options.pass == Pass::Exempt)
+            || self.exempt.as_ref().is_some_and(|exempt| exempt(request));
+        let mut attempt = Outgoing {
+            origin: self.origin(request, options),
+            settle: options.and_then(|options| options.settle.clone()),
+            holds: Holds::Permits(Permits::new()),
+            sent: call.now(),
+        };
+        if is_exempt || attempt.origin.asked(&self.rules).next().is_none() {
+            return (attempt, None);
+        }
+        call.asks();
+        attempt.origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
+        let costs = self.costs(request, options);
+        match self.at_once(&attempt.origin, &costs, attempt.sent) {
+            Some(permits) => attempt.goes(permits, &costs, call),
+            None => return (attempt, Some(costs)),
+        }
+        (attempt, None)
+    }
+
+    #[inline]
+    fn origin(&self, request: &Request, options: Option<&Options>) -> Origin<'_> {
+        let stated = options.and_then(|options| options.key.as_deref());
+        let headers_matter =
+            self.credential.is_some() || self.rules.iter().any(|rule| matches!(rule.route, Route::Rule(_)));
+        let service = self.services.name(request.url());
+        Origin {
+            keys: self.rules.iter().map(|rule| self.key(rule, request, &service, stated)).collect(),
+            method: request.method().clone(),
+            headers: headers_matter.then(|| Box::new(request.headers().clone())),
+            follows: (stated.is_none()).then_some(&self.services),
+            service,
+        }
+    }
+
+    /// The costs that the request states, and of the closures' those that it does not.
+    fn costs(&self, request: &Request, options: Option<&Options>) -> Costs {
+        let mut costs = options.map_or_else(Costs::new, |options| options.costs.clone());
+        for (unit, cost) in &self.costs {
+            if !costs.iter().any(|(stated, _)| stated == unit) {
+                costs.push((unit.clone(), cost(request)));
+            }
+        }
+        costs
+    }
+
+    /// What is asked of one rule's limiter: its own units, and those that nobody counts, for it to refuse.
+    #[inline]
+    fn ask<'a>(&self, rule: &Rule, key: &'a str, costs: &'a Costs) -> Ask<'a> {
+        let ours = costs.iter().filter(|(unit, _)| rule.limiter.counts(unit) || !self.counts(unit));
+        ours.fold(Ask::new(key), |ask, (unit, cost)| ask.cost(unit, *cost))
+    }
+
+    /// The permit of a call that one limiter lets go as of `now`. Whatever else there is may have to wait, or
+    /// is for several to decide together.
+    fn at_once(&self, origin: &Origin<'_>, costs: &Costs, now: Instant) -> Option<Permits> {
+        let mut asked = origin.asked(&self.rules);
+        let (Some((rule, key)), None) = (asked.next(), asked.next()) else { return None };
+        rule.limiter.grant(&self.ask(rule, key, costs), Some(at_us(now))).map(|permit| smallvec![permit])
+    }
+
+    /// Waits for a permit of each limiter, within what is left of the call's time.
+    pub(super) async fn acquire(&self, attempt: &mut Outgoing<'_>, costs: Costs, call: &Call) -> Result<()> {
+        let permits = self.permits(&attempt.origin, &costs, call).await?;
+        attempt.sent = Instant::now();
+        attempt.goes(permits, &costs, call);
+        Ok(())
+    }
+
+    async fn permits(&self, origin: &Origin<'_>, costs: &Costs, call: &Call) -> Result<Permits> {
+        let since = Instant::now();
+        let mut may_wait = call.wait_left(Duration::MAX);
+        if let Some(deadline) = call.deadline() {
+            may_wait = may_wait.min(deadline.saturating_duration_since(since));
+        }
+        let asks: SmallVec<[_; 1]> = origin
+            .asked(&self.rules)
+            .map(|(rule, key)| (&rule.limiter, self.ask(rule, key, costs).max_wait(may_wait)))
+            .collect();
+        let acquire = async {
+            match &asks[..] {
+                [(limiter, ask)] => Ok(smallvec![limiter.acquire(ask.clone()).await?]),
+                asks => Limiter::acquire_all(asks).await.map(Permits::from),
+            }
+        };
+        let mut acquire = pin!(acquire);
+        // Most are answered at once, and need no timer.
+        let first = std::future::poll_fn(|context| Poll::Ready(acquire.as_mut().poll(context))).await;
+        let answer = match first {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => {
+                let answer = self.queue(origin, acquire).await;
+                let waited = since.elapsed();
+                call.queued(waited);
+                tracing::debug!(service = &*origin.service, ?waited, "was held back by a limit");
+                answer
+            }
+        };
+        answer.map_err(|refused| self.explain(refused, origin).into_error())
+    }
+
+    /// Stays in the queue, and looks now and then whether it waits for someone's unread body.
+    async fn queue<T>(&self, origin: &Origin<'_>, mut acquire: Pin<&mut impl Future<Output = T>>) -> T {
+        loop {
+            match tokio::time::timeout(UNREAD, acquire.as_mut()).await {
+                Ok(answer) => return answer,
+                Err(_) if self.bodies.lie_unread(&origin.service) => self.lying.warn(LYING),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn explain(&self, refused: Refused, origin: &Origin) -> Refused {
+        let waits_for_seat = matches!(refused.kind(), RefusedKind::NoSeat | RefusedKind::QueueFull);
+        if waits_for_seat && self.bodies.lie_unread(&origin.service) {
+            self.lying.warn(LYING);
+            return refused.hint(LYING_HINT);
+        }
+        refused
+    }
+}

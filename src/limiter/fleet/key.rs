@@ -1,0 +1,145 @@
+//! One key of one policy, as this process knows it: who waits for it, which seats are held, until when it is
+//! paused, and how Redis said it stood.
+//!
+//! Under one lock, which is never held across a trip, and under which nobody is woken.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::known::Known;
+use super::line::{Answer, Caller, Line, Slot, Told};
+use super::seats::Seats;
+use crate::decision::Label;
+use crate::limit::Margin;
+use crate::limiter::Plan;
+use crate::store::redis::names::Names;
+use crate::store::redis::wire::ReplyPart;
+
+/// One key of one policy.
+pub(super) struct Key {
+    pub(super) key: Box<str>,
+    pub(super) state: Mutex<State>,
+    /// Held by whoever reports seats, so that reports arrive in order.
+    pub(super) reports: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Its names in Redis, by the plan whose limits they name.
+    pub(super) names: Option<(usize, Arc<Names>)>,
+    pub(super) lines: Vec<Line>,
+    /// By limit of seats.
+    pub(super) seats: SmallVec<[(Label, Seats); 1]>,
+    /// Slots that nobody wanted and that could not go back, for whoever comes before they are due.
+    pub(super) left: Vec<Slot>,
+    /// Until when nothing goes, and which life of the pause that is.
+    pub(super) paused_until: u64,
+    pub(super) generation: u64,
+    pub(super) known: Option<Known>,
+    /// Calls went by a local share while Redis was away: what is found is to be drained first.
+    pub(super) to_drain: bool,
+}
+
+/// Answers to give once the lock is let go.
+#[derive(Default)]
+pub(super) struct Answers(Vec<(Answer, Told)>);
+
+impl Answers {
+    pub(super) fn push(&mut self, caller: Caller, told: Told) {
+        self.0.push((caller.answer, told));
+    }
+
+    /// Wakes whoever was answered; gives back the slots of those who were not there any more.
+    pub(super) fn give(self) -> Vec<Slot> {
+        let lost = self.0.into_iter().filter_map(|(answer, told)| match answer.send(told) {
+            Err(Told::Go(slot)) => Some(*slot),
+            _ => None,
+        });
+        lost.collect()
+    }
+}
+
+impl Key {
+    pub(super) fn new(key: &str) -> Self {
+        Self { key: key.into(), state: Mutex::default(), reports: tokio::sync::Mutex::default() }
+    }
+}
+
+impl State {
+    /// Whether nothing would be lost with it.
+    pub(super) fn is_idle(&self, now: u64, idle_us: u64) -> bool {
+        self.lines.iter().all(Line::is_over)
+            && self.seats.iter().all(|(_, seats)| !seats.is_held() && !seats.is_unreported())
+            && now >= self.paused_until
+            && self.known.as_ref().is_none_or(|known| now > known.received + idle_us)
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.lines.iter().map(|line| line.callers.len()).sum()
+    }
+
+    pub(super) fn line(&mut self, id: u64) -> Option<&mut Line> {
+        self.lines.iter_mut().find(|line| line.id == id)
+    }
+
+    pub(super) fn tidy(&mut self) {
+        self.lines.retain(|line| !line.is_over());
+    }
+
+    /// Until when the key is held, as known here.
+    pub(super) fn paused(&self, now: u64) -> Option<u64> {
+        (now < self.paused_until).then_some(self.paused_until)
+    }
+
+    /// The key is held for longer, or, by a newer word, for less.
+    pub(super) fn pause(&mut self, until: u64, generation: Option<u64>) {
+        match generation {
+            Some(generation) if generation < self.generation => return,
+            Some(generation) if generation > self.generation => {
+                self.resume();
+                (self.generation, self.paused_until) = (generation, until);
+            }
+            _ => self.paused_until = self.paused_until.max(until),
+        }
+        self.left.clear();
+        self.lines.iter().for_each(|line| line.turn.notify_one());
+    }
+
+    /// What the pause kept others from may be possible now.
+    pub(super) fn resume(&mut self) {
+        self.paused_until = 0;
+        self.doubt();
+        for line in &mut self.lines {
+            line.quiet_until = 0;
+            line.turn.notify_one();
+        }
+    }
+
+    /// Takes in what any trip says about the key as a whole.
+    pub(super) fn heard(&mut self, plan: &Plan, part: &ReplyPart, now: u64, received: u64) {
+        let until = match part.pause.until.checked_sub(now) {
+            Some(left) => received.saturating_add(left),
+            None => 0,
+        };
+        self.pause_is(until, part.pause.generation);
+        let rules = plan.rules.of(Margin::None).iter().zip(&plan.rules.labels.limits);
+        let labels = rules.filter(|(rule, _)| rule.is_seats()).map(|(_, label)| label);
+        // A report may be what frees a seat for a line of this very process.
+        let mut new = false;
+        for (label, answer) in labels.zip(&part.seats) {
+            new |= self.seats_of(label).answered(answer, received);
+        }
+        if new {
+            self.look_for_seats();
+        }
+    }
+
+    /// Redis's own word on the pause.
+    pub(super) fn pause_is(&mut self, until: u64, generation: u64) {
+        if generation > self.generation || until > self.paused_until {
+            self.pause(until, Some(generation));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The seats of one key, under every limit of seats that it has: what is to be reported, and who is to look for one.
+
+use smallvec::SmallVec;
+
+use super::key::State;
+use super::line::Slot;
+use super::seats::Seats;
+use crate::algorithm::NEVER;
+use crate::clock;
+use crate::decision::Label;
+use crate::limit::Margin;
+use crate::limiter::Plan;
+use crate::store::redis::wire::{ReplyPart, SeatReport};
+
+impl State {
+    /// The seats of every limit of seats of a plan, as they are to be reported.
+    pub(super) fn report(
+        &mut self,
+        plan: &Plan,
+        now: u64,
+        settling: bool,
+        lease_us: u64,
+    ) -> SmallVec<[SeatReport; 1]> {
+        let labels = plan.rules.labels.limits.iter().zip(plan.rules.of(Margin::None));
+        let labels = labels.filter(|(_, rule)| rule.is_seats()).map(|(label, _)| label);
+        labels.map(|label| self.seats_of(label).report(now, settling, lease_us)).collect()
+    }
+
+    pub(super) fn seats_of(&mut self, label: &Label) -> &mut Seats {
+        let found = self.seats.iter().position(|(known, _)| known.is_same(label));
+        let i = found.unwrap_or_else(|| {
+            self.seats.push((label.clone(), Seats::default()));
+            self.seats.len() - 1
+        });
+        &mut self.seats[i].1
+    }
+
+    /// Whether Redis has to be told of seats.
+    pub(super) fn is_unreported(&self) -> bool {
+        self.seats.iter().any(|(_, seats)| seats.is_unreported())
+    }
+
+    /// Whether seats are held, or waited for.
+    pub(super) fn holds_seats(&self) -> bool {
+        self.seats.iter().any(|(_, seats)| seats.is_held()) || self.lines.iter().any(|line| line.seatless)
+    }
+
+    /// What was reported may not have arrived.
+    pub(super) fn report_lost(&mut self) {
+        self.seats.iter_mut().for_each(|(_, seats)| seats.lost());
+    }
+
+    /// Seats under the limit of this label are not used any more.
+    pub(super) fn free(&mut self, label: &Label, seats: u64) {
+        self.seats_of(label).free(seats);
+        self.look_for_seats();
+    }
+
+    /// News of seats for the limit at `index` of the newest plan.
+    pub(super) fn told_seats(&mut self, label: &Label, epoch: u64, granted: u64) -> bool {
+        let new = self.seats_of(label).told(epoch, granted, clock::now_us());
+        if new {
+            self.look_for_seats();
+        }
+        new
+    }
+
+    /// When to look for seats that a trip did not find.
+    pub(super) fn look_at(&mut self, plan: &Plan, part: &ReplyPart, now: u64) -> u64 {
+        let rules = plan.rules.of(Margin::None).iter().zip(&plan.rules.labels.limits);
+        let labels = rules.filter(|(rule, _)| rule.is_seats()).map(|(_, label)| label);
+        let each = labels.zip(&part.seats).map(|(label, answer)| self.seats_of(label).look_at(answer, now));
+        each.min().unwrap_or(NEVER)
+    }
+
+    /// Lines that wait for a seat ask again.
+    pub(super) fn look_for_seats(&mut self) {
+        for line in self.lines.iter_mut().filter(|line| line.seatless) {
+            line.seatless = false;
+            line.turn.notify_one();
+        }
+    }
+
+    /// Spare seats are free where nobody waits for them. Whether there were any.
+    pub(super) fn free_spare(&mut self) -> bool {
+        let wanted = self.lines.iter().any(|line| line.unbooked().next().is_some());
+        let mut freed = false;
+        for (_, seats) in self.seats.iter_mut().filter(|(_, seats)| !wanted && seats.spare > 0) {
+            seats.free_spare();
+            freed = true;
+        }
+        freed
+    }
+
+    /// Seats that were given out while Redis was away are in use as well.
+    pub(super) fn hold(&mut self, label: &Label, seats: u64) {
+        self.seats_of(label).hold(seats);
+    }
+
+    /// Frees the seats of a slot.
+    pub(super) fn free_slot(&mut self, slot: &Slot) {
+        let rules = slot.plan.rules.of(slot.margin).iter().zip(&slot.plan.rules.labels.limits);
+        for ((_, label), seats) in rules.zip(&slot.costs).filter(|((rule, _), _)| rule.is_seats()) {
+            self.seats_of(label).free(*seats);
+        }
+        self.look_for_seats();
+    }
+}

@@ -1,0 +1,249 @@
+//! What is sent to Redis on behalf of one key: trips that ask for those who wait, reports of seats, slots that go
+//! back, and changes of a pause.
+//!
+//! What takes something may be sent again; what gives something back is sent once.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Fleet;
+use super::key::{Key, State};
+use super::line::{Asked, Slot};
+use crate::algorithm::Rule;
+use crate::clock;
+use crate::limit::Margin;
+use crate::limiter::Plan;
+use crate::store::redis::hub::Away;
+use crate::store::redis::names::Names;
+use crate::store::redis::wire::{Change, GiveBack, Reply, Trip, TripPart, Waiter, What};
+
+impl Fleet {
+    /// One trip for a line.
+    pub(super) async fn trip(
+        &self,
+        key: &Arc<Key>,
+        plan: &Arc<Plan>,
+        margin: Margin,
+        asked: &[Asked],
+    ) -> Result<Reply, Away> {
+        if std::mem::take(&mut key.state.lock().to_drain) {
+            self.change_now(key, plan, margin, What::Drain).await?;
+        }
+        let now = clock::now_us();
+        let callers = asked
+            .iter()
+            .map(|asked| Waiter { held_us: asked.patient_until.saturating_sub(now), costs: &asked.costs });
+        self.ask(key, plan, margin, &callers.collect::<SmallVec<[_; 8]>>(), false).await
+    }
+
+    /// One trip, with seats reported in order.
+    pub(super) async fn ask(
+        &self,
+        key: &Arc<Key>,
+        plan: &Arc<Plan>,
+        margin: Margin,
+        callers: &[Waiter<'_>],
+        forced: bool,
+    ) -> Result<Reply, Away> {
+        let has_seats = plan.rules.of(margin).iter().any(Rule::is_seats);
+        let _in_order = if has_seats { Some(key.reports.lock().await) } else { None };
+        // Whether the server is new, and its seats not yet reported, is known once there is a connection.
+        self.hub.ready().await?;
+        let (names, seen, seats) = {
+            let mut state = key.state.lock();
+            let (settling, lease_us) = (self.hub.is_settling(), self.worker.lease_us);
+            let seats = state.report(plan, clock::now_us(), settling, lease_us);
+            (state.names(self.hub.prefix(), &self.policy, key, plan), state.seen().cloned(), seats)
+        };
+        let part = TripPart {
+            rules: &plan.rules,
+            margin,
+            names: &names,
+            seen: seen.as_ref().filter(|seen| seen.states.len() == plan.rules.of(margin).len()),
+            seats: &seats,
+        };
+        let parts = [part];
+        let trip = Trip { now: None, worker: &self.worker, parts: &parts, callers, forced };
+        let value = self.hub.run(&trip.call()).await.inspect_err(|_| key.state.lock().report_lost())?;
+        trip.reply(value).map_err(|garbled| {
+            tracing::error!(%garbled, "Redis is taken as away");
+            Away
+        })
+    }
+
+    /// A trip that asks for nobody: how the key stands; seats are reported.
+    pub(super) async fn look(&self, key: &Arc<Key>, plan: &Arc<Plan>, margin: Margin) -> Result<Reply, Away> {
+        let reply = self.ask(key, plan, margin, &[], false).await?;
+        let (part, now) = (&reply.parts[0], clock::now_us());
+        let mut state = key.state.lock();
+        state.heard(plan, part, reply.now, now);
+        // Who waited for a seat may have left, and somebody elsewhere wait.
+        let idle_seats = state.free_spare();
+        drop(state);
+        if let Some(fleet) = self.me.upgrade().filter(|_| idle_seats) {
+            fleet.report(key);
+        }
+        Ok(reply)
+    }
+
+    /// Tells Redis of seats that came back, soon.
+    pub(super) fn report(self: &Arc<Self>, key: &Arc<Key>) {
+        let (fleet, key) = (self.clone(), key.clone());
+        let Some(plan) = self.keys.lock().plan.clone() else { return };
+        self.hub.spawn(async move {
+            // Reports that were asked for meanwhile are made by the first.
+            if key.state.lock().is_unreported() {
+                _ = fleet.look(&key, &plan, Margin::None).await;
+            }
+        });
+    }
+
+    /// Reports the seats of a key although nothing has changed, so that their lease goes on.
+    pub(super) fn renew(&self, key: &Arc<Key>) {
+        let Some(plan) = self.keys.lock().plan.clone() else { return };
+        let Some(fleet) = self.me.upgrade() else { return };
+        let key = key.clone();
+        self.hub.spawn(async move { _ = fleet.look(&key, &plan, Margin::None).await });
+    }
+
+    /// Slots whose callers were gone when they came: for the next in line, or back.
+    pub(super) fn pass_on(self: &Arc<Self>, key: &Arc<Key>, line: u64, slots: Vec<Slot>) {
+        if slots.is_empty() {
+            return;
+        }
+        let mut unwanted = Vec::new();
+        {
+            let mut state = key.state.lock();
+            match state.line(line).filter(|line| line.driven && !line.callers.is_empty()) {
+                Some(line) => {
+                    slots.into_iter().rev().for_each(|slot| line.slots.push_front(slot));
+                    line.turn.notify_one();
+                }
+                None => {
+                    slots.iter().for_each(|slot| state.free_slot(slot));
+                    unwanted = slots;
+                    unwanted.reverse();
+                }
+            }
+        }
+        self.give_back(key, unwanted);
+    }
+
+    /// Gives slots back that nobody wants, the last booked first; each once. Those after which others have booked
+    /// stay charged, and are kept for whoever comes before they are due.
+    pub(super) fn give_back(self: &Arc<Self>, key: &Arc<Key>, slots: Vec<Slot>) {
+        let Some(last) = slots.first() else { return };
+        let mut state = key.state.lock();
+        let is_passed = state.is_passed(last);
+        let (kept, slots): (Vec<_>, Vec<_>) =
+            slots.into_iter().partition(|slot| is_passed || slot.was_offered);
+        state.keep(kept, clock::now_us());
+        let unreported = state.is_unreported();
+        drop(state);
+        if slots.is_empty() && unreported {
+            self.report(key);
+        }
+        if slots.is_empty() || self.hub.is_away() {
+            return;
+        }
+        let (fleet, key) = (self.clone(), key.clone());
+        self.hub.spawn(async move {
+            let mut slots = slots.into_iter();
+            while let Some(slot) = slots.next() {
+                let names = key.state.lock().names(fleet.hub.prefix(), &fleet.policy, &key, &slot.plan);
+                let give_back = GiveBack {
+                    rules: &slot.plan.rules,
+                    margin: slot.margin,
+                    names: &names,
+                    slot: slot.at,
+                    costs: &slot.costs,
+                    before: &slot.before,
+                    after: &slot.after,
+                };
+                match fleet.hub.run(&give_back.call()).await {
+                    Ok(reply) if !GiveBack::went(&reply) => {
+                        // Then those before it are not the last either.
+                        key.state.lock().keep(std::iter::once(slot).chain(slots), clock::now_us());
+                        break;
+                    }
+                    Ok(_) => key.state.lock().doubt(),
+                    Err(Away) => return,
+                }
+            }
+            let unreported = key.state.lock().is_unreported();
+            if unreported {
+                fleet.report(&key);
+            }
+        });
+    }
+
+    pub(super) async fn change_now(
+        &self,
+        key: &Arc<Key>,
+        plan: &Arc<Plan>,
+        margin: Margin,
+        what: What,
+    ) -> Result<(), Away> {
+        let names = key.state.lock().names(self.hub.prefix(), &self.policy, key, plan);
+        let change =
+            Change { now: None, worker: &self.worker, rules: &plan.rules, margin, names: &names, what };
+        self.hub.run(&change.call()).await.map(|_| ())
+    }
+
+    /// Changes how a key stands, here at once and for everyone as soon as Redis hears of it.
+    pub(in crate::limiter) fn change(
+        self: &Arc<Self>,
+        plan: &Arc<Plan>,
+        margin: Margin,
+        key: &str,
+        what: What,
+    ) {
+        let key = self.key(plan, key);
+        match what {
+            What::Pause { for_us, .. } => {
+                key.state.lock().pause(clock::now_us().saturating_add(for_us), None);
+                self.share.pause(&key.key, for_us);
+            }
+            What::Resume => {
+                key.state.lock().resume();
+                self.share.pause(&key.key, 0);
+            }
+            What::Drain | What::Answered { .. } => {}
+        }
+        let (fleet, plan) = (self.clone(), plan.clone());
+        self.hub.spawn(async move { _ = fleet.change_now(&key, &plan, margin, what).await });
+    }
+
+    /// Charges one request under `key`, whatever the state: for what was already sent.
+    #[cfg(feature = "client")]
+    pub(in crate::limiter) fn charge(
+        self: &Arc<Self>,
+        plan: &Arc<Plan>,
+        margin: Margin,
+        key: &str,
+        costs: Box<[u64]>,
+    ) {
+        let key = self.key(plan, key);
+        let (fleet, plan) = (self.clone(), plan.clone());
+        self.hub.spawn(async move {
+            let caller = Waiter { held_us: 0, costs: &costs };
+            if let Ok(reply) = fleet.ask(&key, &plan, margin, &[caller], true).await {
+                key.state.lock().heard(&plan, &reply.parts[0], reply.now, clock::now_us());
+            }
+        });
+    }
+}
+
+impl State {
+    pub(super) fn names(&mut self, prefix: &str, policy: &str, key: &Key, plan: &Plan) -> Arc<Names> {
+        match &self.names {
+            Some((id, names)) if *id == plan.id => names.clone(),
+            _ => {
+                let names = Arc::new(Names::new(prefix, policy, &key.key, &plan.rules.labels));
+                self.names = Some((plan.id, names.clone()));
+                names
+            }
+        }
+    }
+}

@@ -1,0 +1,625 @@
+//! What the scripts do, written plainly in Rust on the algorithms of this crate.
+//!
+//! The other half of each twin: keeps keys in maps, decides with `Rule`, and knows nothing of Lua. Of seats it knows
+//! one process, which loses nothing; the fleet's seats have a walk of their own.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Joint, NEVER, Rule, State, Used, joint_earliest};
+use crate::limit::{MAX_EXACT, Margin};
+use crate::store::redis::names::Names;
+use crate::store::redis::wire::*;
+
+/// How long keys are kept longer when a test passes the clock.
+pub(super) const LATE_MS: u64 = 3_600_000;
+
+/// What a key holds.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) rules: [Rule; 2],
+    pub(super) state: State,
+    version: u64,
+    pub(super) expiry: Rc<Expiry>,
+}
+
+/// When a key was last told how long to live, and the state that it had then.
+#[derive(Debug)]
+pub(super) struct Expiry {
+    now: u64,
+    rules: [Rule; 2],
+    state: State,
+}
+
+impl Expiry {
+    /// For how long, in milliseconds.
+    pub(super) fn px(&self) -> u64 {
+        let fresh_at = fresh_at([&self.rules[0], &self.rules[1]], &self.state);
+        fresh_at.saturating_sub(self.now).div_ceil(1_000).max(1) + LATE_MS
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    pub(super) limits: HashMap<String, Kept>,
+    pub(super) pauses: HashMap<String, (Paused, u64)>,
+    seats: HashMap<String, Seats>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Seats {
+    answer: SeatAnswer,
+    turn: u64,
+    need: u64,
+    leased_until: u64,
+}
+
+/// One limit while a trip lasts.
+struct Open<'a> {
+    /// The rule, and that of a reader with the default margin.
+    rules: [&'a Rule; 2],
+    name: &'a str,
+    state: State,
+    version: u64,
+    dirty: bool,
+    report: SeatReport,
+    /// Seats that the stopped caller misses, and whether callers found all they wanted.
+    need: u64,
+    satisfied: bool,
+}
+
+impl Open<'_> {
+    fn rule(&self) -> &Rule {
+        self.rules[0]
+    }
+}
+
+/// The first instant at which nobody can tell the state from a fresh one.
+fn fresh_at(rules: [&Rule; 2], state: &State) -> u64 {
+    let is_fresh = |at| rules.iter().all(|rule| rule.is_fresh(state, at));
+    if is_fresh(0) {
+        return 0;
+    }
+    let (mut low, mut high) = (0, 1_u64 << 53);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if is_fresh(middle) { high = middle } else { low = middle }
+    }
+    high
+}
+
+fn next_version(version: u64, now: u64) -> u64 {
+    if version == 0 {
+        now % (1 << 24) * 65_536 + 1
+    } else {
+        version / 65_536 * 65_536 + (version + 1) % 65_536
+    }
+}
+
+/// Whether a state of `old` is read by `new` as it is.
+fn is_same(new: &Rule, old: &Rule) -> bool {
+    let (numbers, of_old) = (new.numbers(new), old.numbers(old));
+    let same = |i: usize| numbers[i] == of_old[i];
+    new.letter() == old.letter() && (new.letter() != b'w' || (same(1) && same(2) && same(4)))
+}
+
+fn holds(pause: &Paused, now: u64) -> bool {
+    now < pause.until
+}
+
+fn drained_by(pause: &Paused, now: u64, budget_us: u64) -> u64 {
+    match pause {
+        pause if now >= pause.until.max(pause.drained) + budget_us => 0,
+        pause if pause.until <= now => pause.drained.max(pause.until),
+        pause => pause.drained,
+    }
+}
+
+fn pause_px(pause: &Paused, now: u64, budget_us: u64) -> u64 {
+    (pause.until.max(pause.drained) + budget_us).saturating_sub(now).div_ceil(1_000)
+}
+
+fn snapshot(rule: &Rule, state: &State, now: u64) -> Snapshot {
+    match state {
+        State::SlidingLog(_) => Snapshot::Log { used: rule.used(state, now), tail: state.tail() },
+        state => Snapshot::Whole(state.clone()),
+    }
+}
+
+impl Model {
+    fn pause(&self, names: &Names) -> Paused {
+        self.pauses.get(&names.pause).map(|(pause, _)| *pause).unwrap_or_default()
+    }
+
+    fn keep_pause(&mut self, names: &Names, pause: Paused, px: u64) {
+        self.pauses.insert(names.pause.clone(), (pause, px));
+    }
+
+    fn find<'a>(&self, rules: [&'a Rule; 2], name: &'a str, now: u64) -> Open<'a> {
+        let rule = rules[0];
+        let mut open = Open {
+            rules,
+            name,
+            state: rule.fresh(),
+            version: 0,
+            dirty: false,
+            report: SeatReport::default(),
+            need: 0,
+            satisfied: false,
+        };
+        if let Some(kept) = self.limits.get(name) {
+            let old = &kept.rules[0];
+            open.state = rule.adopt(old, kept.state.clone(), now);
+            open.dirty =
+                if is_same(rule, old) { open.state != kept.state } else { open.state != rule.fresh() };
+            open.version = kept.version;
+        }
+        open
+    }
+
+    fn save(&mut self, open: &Open<'_>, now: u64) {
+        let expiry = Expiry { now, rules: open.rules.map(Clone::clone), state: open.state.clone() };
+        self.keep(open, now, Rc::new(expiry));
+    }
+
+    fn keep(&mut self, open: &Open<'_>, now: u64, expiry: Rc<Expiry>) {
+        let kept = Kept {
+            rules: open.rules.map(Clone::clone),
+            state: open.state.clone(),
+            version: next_version(open.version, now),
+            expiry,
+        };
+        self.limits.insert(open.name.to_owned(), kept);
+    }
+
+    /// One trip.
+    pub(super) fn trip(&mut self, trip: &Trip<'_>) -> Reply {
+        let now = trip.now.expect("the walks pass the clock");
+        let mut open = Vec::new();
+        let mut parts = Vec::new();
+        let (mut pauses, mut dirty_pauses) = (Vec::new(), Vec::new());
+        for part in trip.parts {
+            let budget_us = part.rules.budget_us();
+            let mut pause = self.pause(part.names);
+            let mut dirty = false;
+            if let Some(seen) = part.seen {
+                dirty = heal_pause(&mut pause, &seen.pause, now, budget_us);
+            }
+            let mut read = ReplyPart {
+                pause,
+                states: SmallVec::new(),
+                seats: SmallVec::new(),
+                versions: SmallVec::new(),
+                numbers: part.fingerprint(),
+            };
+            let drained = drained_by(&pause, now, budget_us);
+            let seen = part.seen.filter(|seen| {
+                seen.numbers == part.fingerprint() && seen.pause.generation >= pause.generation
+            });
+            let mut reports = part.seats.iter().copied();
+            let wides = part.rules.of(Margin::Default);
+            for (i, (rule, wide)) in part.rules.of(part.margin).iter().zip(wides).enumerate() {
+                let name = &part.names.limits[i];
+                let mut limit = self.find([rule, wide], name, now);
+                if rule.is_seats() {
+                    limit.report = reports.next().unwrap_or_default();
+                    limit.state = rule.state_of(&[self.report(name, &limit.report, trip)]).unwrap();
+                } else {
+                    if let Some(seen) = seen.filter(|seen| seen.versions[i] > 0) {
+                        heal(&mut limit, &seen.states[i], seen.versions[i], now);
+                    }
+                    limit.dirty |= is_taken_for_another(rule, &limit.state, now, drained);
+                    rule.read(&mut limit.state, now, drained);
+                }
+                read.versions.push(limit.version);
+                read.states.push(snapshot(rule, &limit.state, now));
+                open.push(limit);
+            }
+            parts.push(read);
+            pauses.push(pause);
+            dirty_pauses.push(dirty);
+        }
+        let (slots, ended) = if trip.forced {
+            (forced(&mut open, trip.callers, now), Ended::All)
+        } else {
+            let paused = decide(&mut open, &mut pauses, trip.callers, now);
+            for (i, dirty) in dirty_pauses.iter_mut().enumerate() {
+                *dirty |= pauses[i] != parts[i].pause;
+            }
+            paused
+        };
+        for (i, part) in trip.parts.iter().enumerate().filter(|(i, _)| dirty_pauses[*i]) {
+            let px = pause_px(&pauses[i], now, part.rules.budget_us()).max(LATE_MS);
+            self.keep_pause(part.names, pauses[i], px);
+        }
+        for limit in open.iter().filter(|limit| limit.dirty && !limit.rule().is_seats()) {
+            self.save(limit, now);
+        }
+        let mut limits = open.into_iter();
+        for (read, part) in parts.iter_mut().zip(trip.parts) {
+            for limit in limits.by_ref().take(part.rules.of(part.margin).len()) {
+                if limit.rule().is_seats() {
+                    read.seats.push(self.close(limit, trip, matches!(ended, Ended::Paused { .. })));
+                }
+            }
+        }
+        Reply { now, parts: parts.into_iter().collect(), slots, ended }
+    }
+
+    /// What the only process says that it has in use.
+    fn report(&mut self, name: &str, report: &SeatReport, trip: &Trip<'_>) -> u64 {
+        let now = trip.now.unwrap();
+        let Some(kept) = self.seats.get_mut(name) else {
+            if trip.callers.is_empty() && report.in_use == 0 && report.epoch == 0 {
+                return 0;
+            }
+            assert_eq!(report.epoch, 0, "nothing is lost here");
+            let answer =
+                SeatAnswer { epoch: now, granted: report.seen, used: report.in_use, lease_left_us: 0 };
+            let leased_until = now + trip.worker.lease_us;
+            self.seats.insert(name.to_owned(), Seats { answer, turn: report.turn, need: 0, leased_until });
+            return report.in_use;
+        };
+        kept.turn = report.turn;
+        kept.leased_until = now + trip.worker.lease_us;
+        kept.answer.used = report.in_use + kept.answer.granted - report.seen;
+        kept.answer.used
+    }
+
+    fn close(&mut self, limit: Open<'_>, trip: &Trip<'_>, paused: bool) -> SeatAnswer {
+        let now = trip.now.unwrap();
+        let State::Seats(state) = &limit.state else { unreachable!("it is one of seats") };
+        let Rule::Seats(rule) = limit.rule() else { unreachable!("it is one of seats") };
+        let Some(kept) = self.seats.get_mut(limit.name) else {
+            return SeatAnswer { granted: limit.report.seen, ..SeatAnswer::default() };
+        };
+        kept.answer.granted += state.in_use - kept.answer.used;
+        kept.answer.used = state.in_use;
+        if !limit.report.may_take {
+            kept.need = 0;
+        } else if limit.need > 0 {
+            kept.need = limit.need;
+        } else if limit.satisfied && !paused {
+            kept.need = 0;
+        }
+        if kept.need > 0 && kept.answer.used + kept.need <= rule.cap {
+            kept.answer.used += kept.need;
+            kept.answer.granted += kept.need;
+            kept.need = 0;
+        }
+        kept.answer.lease_left_us = kept.leased_until - now;
+        if trip.callers.is_empty() && kept.answer.used == 0 && kept.need == 0 {
+            let granted = kept.answer.granted;
+            self.seats.remove(limit.name);
+            return SeatAnswer { granted, ..SeatAnswer::default() };
+        }
+        kept.answer
+    }
+
+    pub(super) fn settle(&mut self, settlement: &Settlement<'_>) -> i64 {
+        let now = settlement.now.expect("the walks pass the clock");
+        let [rule, wide] =
+            [settlement.margin, Margin::Default].map(|margin| &settlement.rules.of(margin)[settlement.index]);
+        let name = &settlement.names.limits[settlement.index];
+        let kept = self.limits.get(name).cloned();
+        if kept.as_ref().is_some_and(|kept| !is_same(rule, &kept.rules[0])) {
+            return 0;
+        }
+        let mut open = self.find([rule, wide], name, now);
+        if let Some(kept) = &kept {
+            open.state = kept.state.clone();
+        }
+        let Settlement { slot, charged, used, mark, .. } = *settlement;
+        if used == charged {
+            return 0;
+        }
+        let before = open.state.clone();
+        rule.settle(&mut open.state, now, Used { slot, charged, used, mark });
+        if matches!(rule, Rule::SlidingLog(_)) && used < charged && open.state == before {
+            return 0;
+        }
+        match kept {
+            Some(kept) if used < charged => self.keep(&open, now, kept.expiry),
+            _ => self.save(&open, now),
+        }
+        1
+    }
+
+    pub(super) fn give_back(&mut self, given: &GiveBack<'_>) -> i64 {
+        let mut pause = self.pause(given.names);
+        if self.pauses.contains_key(&given.names.pause) && pause.probed == given.slot {
+            (pause.probed, pause.probe_at) = (0, given.slot);
+            let px = self.pauses[&given.names.pause].1;
+            self.keep_pause(given.names, pause, px);
+        }
+        let mut uncharged = 0;
+        let rules = given.rules.of(given.margin).iter().zip(given.rules.of(Margin::Default));
+        for (i, (rule, wide)) in rules.enumerate() {
+            let (name, cost) = (&given.names.limits[i], given.costs[i]);
+            let Some(kept) = self.limits.get(name).filter(|_| cost > 0 && !rule.is_seats()) else { continue };
+            if kept.rules[0].letter() != rule.letter() {
+                continue;
+            }
+            let (expiry, mut state, version) = (kept.expiry.clone(), kept.state.clone(), kept.version);
+            let last = match (&given.after[i], &given.before[i]) {
+                (Snapshot::Whole(after), Snapshot::Whole(before)) => {
+                    let last = state == *after;
+                    if last {
+                        state = before.clone();
+                    }
+                    last
+                }
+                _ => {
+                    let before = state.clone();
+                    rule.take_back(&mut state, given.slot, cost, None);
+                    state != before
+                }
+            };
+            if last {
+                let mut open = self.find([rule, wide], name, 0);
+                (open.state, open.version) = (state, version);
+                self.keep(&open, 0, expiry);
+                uncharged += 1;
+            }
+        }
+        uncharged
+    }
+
+    pub(super) fn change(&mut self, change: &Change<'_>) -> i64 {
+        let now = change.now.expect("the walks pass the clock");
+        let budget_us = change.rules.budget_us();
+        let mut pause = self.pause(change.names);
+        if now >= pause.until.max(pause.drained) + budget_us {
+            pause = Paused { generation: pause.generation, ..Paused::default() };
+        }
+        let at_least = |pause: &Paused, ms: u64| pause_px(pause, now, budget_us).max(ms);
+        match change.what {
+            What::Pause { for_us, probe_every_us } => {
+                let until = now.saturating_add(for_us).min(MAX_EXACT);
+                let operators = pause.probe_every == NEVER && holds(&pause, now);
+                let held = if operators { pause.until } else { 0 };
+                if until > pause.until {
+                    let drained = drained_by(&pause, now, budget_us);
+                    let probe_at = now.saturating_add(probe_every_us).max(held);
+                    let generation = pause.generation;
+                    pause = Paused {
+                        until,
+                        probe_at,
+                        probe_every: probe_every_us,
+                        probed: 0,
+                        drained,
+                        generation,
+                    };
+                } else if probe_every_us == NEVER && until > pause.probe_at {
+                    pause.probe_at = until;
+                } else {
+                    return 0;
+                }
+                let px = at_least(&pause, LATE_MS);
+                self.keep_pause(change.names, pause, px);
+            }
+            What::Drain => {
+                pause.drained = pause.drained.max(now);
+                self.drain(change, now);
+                let px = at_least(&pause, LATE_MS);
+                self.keep_pause(change.names, pause, px);
+            }
+            What::Resume | What::Answered { .. } => {
+                let (probed, is_operator) = match change.what {
+                    What::Answered { sent_ago_us } => {
+                        (pause.probed > 0 && now.saturating_sub(sent_ago_us) >= pause.probed, false)
+                    }
+                    _ => (true, true),
+                };
+                let ends = holds(&pause, now) && probed;
+                if !ends && !is_operator {
+                    return 0;
+                }
+                if ends {
+                    pause.until = now;
+                    pause.drained = pause.drained.max(now);
+                    self.drain(change, now);
+                }
+                pause.generation = now.max(pause.generation + 1);
+                let kept = self.pauses.get(&change.names.pause).map_or(0, |(_, px)| *px);
+                let remembered = (budget_us + 3_600_000_000).div_ceil(1_000) + LATE_MS;
+                let px = at_least(&pause, kept.max(remembered));
+                self.keep_pause(change.names, pause, px);
+            }
+        }
+        1
+    }
+
+    fn drain(&mut self, change: &Change<'_>, now: u64) {
+        let rules = change.rules.of(change.margin).iter().zip(change.rules.of(Margin::Default));
+        for (i, (rule, wide)) in rules.enumerate().filter(|(_, (rule, _))| !rule.is_seats()) {
+            let mut open = self.find([rule, wide], &change.names.limits[i], now);
+            if open.state.tail() == now {
+                open.state = rule.drained(&open.state, now);
+                open.dirty = true;
+            }
+            if open.dirty {
+                self.save(&open, now);
+            }
+        }
+    }
+}
+
+/// Whether a reader takes the state for another one.
+fn is_taken_for_another(rule: &Rule, state: &State, now: u64, drained: u64) -> bool {
+    let (tail, reach) = (state.tail(), now + rule.ahead_us());
+    (tail < drained && drained <= reach) || tail > reach
+}
+
+fn heal_pause(pause: &mut Paused, seen: &Paused, now: u64, budget_us: u64) -> bool {
+    if now >= seen.until.max(seen.drained) + budget_us || seen.generation < pause.generation {
+        return false;
+    }
+    let before = *pause;
+    if seen.generation > pause.generation || seen.until > pause.until {
+        *pause = Paused { drained: pause.drained, ..*seen };
+    }
+    pause.drained = pause.drained.max(seen.drained);
+    *pause != before
+}
+
+fn heal(limit: &mut Open<'_>, seen: &Snapshot, version: u64, now: u64) {
+    let lineage = |version: u64| version / 65_536;
+    let same = limit.version != 0 && lineage(limit.version) == lineage(version);
+    if same && !(1..32_768).contains(&(version.wrapping_sub(limit.version) % 65_536)) {
+        return;
+    }
+    let rule = limit.rules[0];
+    let numbers = rule.numbers(rule);
+    let mut state = match seen {
+        Snapshot::Log { used, tail } => {
+            let mut state = rule.fresh();
+            rule.commit(&mut state, *tail, (*used).min(rule.most()));
+            state
+        }
+        Snapshot::Whole(state) => {
+            let mut clamped = state.numbers();
+            match rule {
+                Rule::Gcra(_) if clamped[2] == numbers[0] as u64 => {
+                    clamped[0] = clamped[0].min(rule.most() * clamped[2]);
+                }
+                Rule::Window(_) => clamped[3..].iter_mut().for_each(|count| *count = rule.most().min(*count)),
+                Rule::SlidingCounter(_) => {
+                    clamped[2..].iter_mut().for_each(|count| *count = rule.most().min(*count));
+                }
+                _ => {}
+            }
+            rule.state_of(&clamped).unwrap()
+        }
+    };
+    if fresh_at(limit.rules, &state) <= now {
+        return;
+    }
+    let tail = limit.state.tail();
+    if !same && limit.version != 0 {
+        let at = now.max(state.tail()).max(tail);
+        if rule.used(&state, at) <= rule.used(&limit.state, at) {
+            return;
+        }
+    }
+    if state.tail() < tail {
+        rule.commit(&mut state, tail, 0);
+    }
+    if same {
+        limit.version = version;
+    }
+    (limit.state, limit.dirty) = (state, true);
+}
+
+/// What was sent already.
+fn forced(open: &mut [Open<'_>], callers: &[Waiter<'_>], now: u64) -> Vec<Slot> {
+    for caller in callers {
+        for (limit, cost) in open.iter_mut().zip(caller.costs) {
+            let rule = limit.rules[0];
+            if *cost == 0 || rule.is_seats() {
+                continue;
+            }
+            if rule.earliest(&limit.state, now, *cost) <= now {
+                rule.commit(&mut limit.state, now, *cost);
+            } else {
+                let used = Used { slot: now, charged: 0, used: *cost, mark: Default::default() };
+                rule.settle(&mut limit.state, now, used);
+            }
+            limit.dirty = true;
+        }
+    }
+    vec![Slot::At(now); callers.len()]
+}
+
+fn decide(
+    open: &mut [Open<'_>],
+    pauses: &mut [Paused],
+    callers: &[Waiter<'_>],
+    now: u64,
+) -> (Vec<Slot>, Ended) {
+    let holding =
+        |pauses: &[Paused]| pauses.iter().filter(|pause| holds(pause, now)).copied().collect::<Vec<_>>();
+    let paused = |held: &[Paused]| Ended::Paused {
+        until: held.iter().map(|pause| pause.until).max().unwrap(),
+        ask_again: held.iter().map(|pause| pause.probe_at.min(pause.until)).max().unwrap(),
+    };
+    let held = holding(pauses);
+    let asks_now = |held: &[Paused]| held.iter().all(|pause| pause.probe_at.min(pause.until) <= now);
+    let mut slots = Vec::new();
+    if callers.is_empty() {
+        return (slots, Ended::All);
+    }
+    if !asks_now(&held) {
+        return (slots, paused(&held));
+    }
+    let touched = |limit: usize| callers.iter().any(|caller| caller.costs[limit] > 0);
+    let timed = open.iter().enumerate().filter(|(i, limit)| touched(*i) && !limit.rule().is_seats());
+    let timed = timed.map(|(_, limit)| limit).collect::<Vec<_>>();
+    let stood = timed.iter().map(|limit| limit.state.tail()).fold(now, u64::max);
+    let ahead_us = timed.iter().map(|limit| limit.rule().ahead_us()).min().unwrap_or(NEVER);
+    let is_leaky = timed.iter().any(|limit| limit.rule().hold_us().is_some());
+    let span = (400_000_i64 - (stood - now) as i64).div_euclid(2).clamp(10_000, 100_000) as u64;
+    for (i, limit) in open.iter_mut().enumerate() {
+        limit.satisfied = touched(i);
+    }
+    let mut granted = 0;
+    for caller in callers {
+        if granted > 0 && !held.is_empty() {
+            return (slots, paused(&holding(pauses)));
+        }
+        let costs = || caller.costs.iter().copied();
+        for (i, (limit, cost)) in open.iter_mut().zip(costs()).enumerate() {
+            if let (Rule::Seats(rule), State::Seats(state)) = (limit.rules[0], &limit.state) {
+                let spare = limit.report.spare;
+                let free = if limit.report.may_take { rule.cap.saturating_sub(state.in_use) } else { 0 };
+                if cost > spare + free {
+                    limit.need = cost - spare;
+                    limit.satisfied = false;
+                    return (slots, Ended::Seatless(i));
+                }
+            }
+        }
+        let asked = open.iter().zip(costs()).filter(|(limit, cost)| *cost > 0 && !limit.rule().is_seats());
+        let (mut leaky_us, mut full_until) = (0, 0);
+        for (limit, cost) in asked.clone() {
+            if let Some(hold_us) = limit.rule().hold_us() {
+                let slot_us = limit.rule().earliest(&limit.state, now, cost) - now;
+                leaky_us = leaky_us.max(slot_us);
+                if slot_us > hold_us {
+                    full_until = full_until.max(now + slot_us - hold_us);
+                }
+            }
+        }
+        let joint = joint_earliest(asked.map(|(limit, cost)| (limit.rule(), &limit.state, cost)), now);
+        let (Joint::Agreed(at) | Joint::NotBefore(at)) = joint;
+        if full_until > 0 {
+            slots.push(Slot::TooLate(full_until));
+        } else if at - now > caller.held_us.saturating_add(leaky_us) {
+            slots.push(Slot::TooLate(at));
+        } else if joint != Joint::Agreed(at) || at - now > ahead_us {
+            return (slots, Ended::Ahead(at));
+        } else if granted > 0 && at > stood + span && !is_leaky {
+            return (slots, Ended::Span);
+        } else {
+            for (limit, cost) in open.iter_mut().zip(costs()).filter(|(_, cost)| *cost > 0) {
+                let rule = limit.rules[0];
+                if rule.is_seats() {
+                    let spare = limit.report.spare.min(cost);
+                    limit.report.spare -= spare;
+                    rule.commit(&mut limit.state, at, cost - spare);
+                } else {
+                    rule.commit(&mut limit.state, at, cost);
+                }
+                limit.dirty = true;
+            }
+            for pause in pauses.iter_mut().filter(|pause| holds(pause, now)) {
+                (pause.probed, pause.probe_at) = (at, at.saturating_add(pause.probe_every));
+            }
+            granted += 1;
+            slots.push(Slot::At(at));
+        }
+    }
+    (slots, Ended::All)
+}

@@ -5,8 +5,11 @@ mod support;
 
 use std::time::{Duration, SystemTime};
 
+use async_trait::async_trait;
 use forbear::client::{Backoff, Outcome, Stop};
-use forbear::{Attempts, Policy, Refused, RequestExt, Retry, TimedOut};
+use forbear::{Attempts, Limiter, Policy, Refused, RequestExt, Retry, Throttle, TimedOut, store};
+use reqwest::{Request, Response};
+use reqwest_middleware::{Middleware, Next, Result};
 use support::log::Log;
 use support::{Service, URL, ms, new, reply, secs};
 
@@ -348,4 +351,34 @@ async fn b178_dates_are_gmt_in_every_zone() {
     let service = Service::new(move |n, _| if n == 0 { reply(429).after(&at) } else { reply(200) });
     service.retried(plain()).get(URL).send().await.expect("a response");
     assert!(service.gaps()[0] >= secs(4) && service.gaps()[0] <= secs(6), "{:?}", service.gaps());
+}
+
+/// Holds on to what is further in for a while before it runs it.
+struct Late;
+
+#[async_trait]
+impl Middleware for Late {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut http::Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let inner = next.run(request, extensions);
+        tokio::time::sleep(secs(20)).await;
+        inner.await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_charged_when_it_goes_however_late_that_is() {
+    let service = Service::new(|_, _| reply(200));
+    let chain = || reqwest_middleware::ClientBuilder::new(reqwest::Client::new());
+    for chain in [chain().with(Retry::default()).with(Late), chain().with(Late)] {
+        let limiter = Limiter::new(Policy::new("p").limit("1/10s"), store::Local::new()).expect("a limiter");
+        let client = service.behind(chain.with(Throttle::new(limiter.clone())).build());
+        client.get(URL).send().await.expect("a response");
+        let next = limiter.try_acquire("api.example.test").await.expect_err("one has just gone");
+        assert!(next.retry_after() >= Some(secs(10)), "{next}");
+    }
 }

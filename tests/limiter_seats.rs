@@ -141,6 +141,28 @@ async fn a_slot_is_not_charged_to_who_still_waits_for_a_seat() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_does_not_wait_is_told_of_seats_where_others_wait_for_seats() {
+    let limiter = limiter(Policy::new("busy").limit("100/s burst 20").limit("8 at once"));
+    let callers = (0..40).map(|i| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            let _permit = limiter.acquire("k").await.unwrap();
+            sleep(ms(20 + i * 37 % 181)).await;
+        })
+    });
+    let callers = callers.collect::<Vec<_>>();
+    settle().await;
+    while limiter.waiting("k") > 0 {
+        let refused = limiter.try_acquire("k").await.unwrap_err();
+        assert_eq!((refused.kind(), refused.limit()), (RefusedKind::NoSeat, Some("at-once")));
+        sleep(ms(7)).await;
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn b140_callers_of_a_paused_key_hold_nothing() {
     let limiter = limiter(Policy::new("b140").limit("1000/s burst 1000").limit("2 at once"));
     limiter.pause("a", secs(30));

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 fn stacks(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let store = Local::new();
-    let stacks: [(&str, ClientWithMiddleware); 4] = [
+    let stacks: [(&str, ClientWithMiddleware); 5] = [
         ("no layers", stub::bare()),
         ("reqwest-retry, reqwest-ratelimit", stub::peers()),
+        ("the least with our promises", stub::least(contender::one_limit(&store))),
         ("forbear", stub::ours(contender::one_limit(&store))),
         ("forbear, with seats", stub::ours(contender::one_limit_and_seats(&store))),
     ];

@@ -9,6 +9,8 @@ use std::hint::black_box;
 use forbear::store::Local;
 use forbear::{Ask, Limiter};
 use forbear_benches::contender::{self, KEY};
+use forbear_benches::floor::Floor;
+use forbear_benches::least::{Least, Numbers};
 use forbear_benches::stopwatch::{Case, in_turns, now, since_ns};
 use forbear_benches::threads::{at_once, wall_ns};
 use forbear_benches::waiters::with_waiting;
@@ -22,6 +24,8 @@ use tokio::time::Instant;
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const MANY: usize = 1_000_000;
+
+const ROOM: &str = "there is room for every call of a bench";
 
 /// One line of the table.
 struct Line {
@@ -51,8 +55,18 @@ fn decision(runtime: &Runtime) -> Vec<Line> {
     let (keyed, peer) = (contender::governor_keyed(), contender::throttle_net_three());
     let (key, at) = (KEY.to_owned(), Instant::now());
     let costs = [("requests", 1), ("tokens", 100), ("seats", 1)];
+    let floor = Floor::with(KEY);
+    let bucket = Numbers { unit: 1, repaid: 100, cap: 50_000_000 };
+    let seats = Numbers { unit: 1, repaid: 0, cap: 1_000 };
+    // Apart, as ours are.
+    let (least, least_given) = (Least::with(KEY, &[bucket]), Least::with(KEY, &[bucket]));
+    let tokens = Numbers { unit: 1, repaid: 4_295, cap: u32::MAX.into() };
+    let least_three = Least::with(KEY, &[bucket, tokens, seats]);
+    let at_us = least_given.us(at);
     let times = in_turns(vec![
         Case::new("instant", || _ = black_box(now())),
+        Case::new("floor", || floor.count(black_box(&key))),
+        Case::new("floor with clock", || _ = black_box(floor.count_now(black_box(&key)))),
         Case::new("governor", || _ = black_box(keyed.check_key(black_box(&key)))),
         Case::timed("one", |times| {
             runtime.block_on(async {
@@ -64,6 +78,14 @@ fn decision(runtime: &Runtime) -> Vec<Line> {
             })
         }),
         Case::new("given", || _ = black_box(given.try_acquire_at(black_box(&key), black_box(at)))),
+        Case::new("least", || drop(black_box(least.ask(black_box(&key), 0, &[1], None)).expect(ROOM))),
+        Case::new("least given", || {
+            let at = Some(black_box(at_us));
+            drop(black_box(least_given.ask(black_box(&key), 0, &[1], at)).expect(ROOM));
+        }),
+        Case::new("least three", || {
+            drop(black_box(least_three.ask(black_box(&key), 0, &[1, 100, 1], None)).expect(ROOM));
+        }),
         Case::new("throttle-net", || _ = black_box(peer.try_acquire_costs(black_box(&costs)))),
         Case::timed("three", |times| {
             runtime.block_on(async {
@@ -77,6 +99,17 @@ fn decision(runtime: &Runtime) -> Vec<Line> {
         }),
     ]);
     println!("reading an Instant: {:.0} ns", times.ns("instant"));
+    let (bare, now) = (times.ns("floor"), times.ns("floor with clock"));
+    println!("a lock, a hash and a lookup, nothing else: {bare:.0} ns, {now:.0} ns with the clock");
+    println!("the least decision with our promises:");
+    for (what, least, peer) in [
+        ("one limit", "least", "governor"),
+        ("the time given", "least given", "governor"),
+        ("three limits", "least three", "throttle-net"),
+    ] {
+        let (least, peer_ns) = (times.ns(least), times.ns(peer));
+        println!("  {what}: {least:.0} ns, {:.2} of {peer}'s", least / peer_ns);
+    }
     vec![
         Line::new("one limit, keyed", times.ns("one"), "governor", times.ns("governor"), 1.6),
         Line::new("the same, the time given", times.ns("given"), "governor", times.ns("governor"), 0.8),
@@ -156,6 +189,7 @@ fn client(runtime: &Runtime) -> Vec<Line> {
     let (bare, peers) = (stub::bare(), stub::peers());
     let ours = stub::ours(contender::one_limit(&store));
     let seats = stub::ours(contender::one_limit_and_seats(&store));
+    let least = stub::least(contender::one_limit(&store));
     let case = |name, client: &ClientWithMiddleware| {
         let client = client.clone();
         Case::timed(name, move |times| {
@@ -173,9 +207,15 @@ fn client(runtime: &Runtime) -> Vec<Line> {
         case("peers", &peers),
         case("ours", &ours),
         case("seats", &seats),
+        case("least", &least),
     ]);
     let added = |name| times.ns(name) - times.ns("bare");
     let beside = "reqwest-retry and -ratelimit";
+    println!(
+        "the least that layers with our promises add: {:.0} ns, {:.2} of the peers'",
+        added("least"),
+        added("least") / added("peers")
+    );
     vec![
         Line::new("layers of a client, added", added("ours"), beside, added("peers"), 1.5),
         Line::new("the same, a seat on the body", added("seats"), beside, added("peers"), 2.0),

@@ -6,6 +6,8 @@
 //! no other crate depends on it.
 
 pub mod contender;
+pub mod floor;
+pub mod least;
 pub mod memory;
 pub mod stopwatch;
 pub mod stub;

@@ -1,16 +1,21 @@
 //! Whole clients over a transport that answers at once: what the layers around a call cost.
 
+use std::hint::black_box;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
+use forbear::signals::Signals;
 use forbear::{Limiter, Retry, Throttle};
 use governor::DefaultDirectRateLimiter;
 use http::Extensions;
 use reqwest::{Request, Response};
-use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next, Result};
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error, Middleware, Next, Result};
 use reqwest_ratelimit::RateLimiter;
 use reqwest_retry::RetryTransientMiddleware;
 use reqwest_retry::policies::ExponentialBackoff;
+
+use tokio::time::Instant;
 
 use crate::contender;
 
@@ -58,6 +63,57 @@ pub fn peers() -> ClientWithMiddleware {
 /// Our retry over our throttle, both as they come.
 pub fn ours(limiter: Limiter) -> ClientWithMiddleware {
     builder().with(Retry::default()).with(Throttle::new(limiter)).with(Stub).build()
+}
+
+/// The least that a retry does that can be told what became of a call: a copy of the request to send again,
+/// and a record in the response's extensions.
+struct LeastRetry;
+
+#[async_trait]
+impl Middleware for LeastRetry {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let copy = request.try_clone();
+        let mut response = next.run(request, extensions).await?;
+        black_box(&copy);
+        let record = Arc::new((1_u32, response.status()));
+        response.extensions_mut().insert(record);
+        Ok(response)
+    }
+}
+
+/// The least that a throttle does that follows the service: a decision under the service's key, and what the
+/// response says about limits in its extensions, with the time of its receipt.
+struct LeastThrottle(Limiter);
+
+#[async_trait]
+impl Middleware for LeastThrottle {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let _permit = match request.url().host_str() {
+            Some(host) => self.0.acquire(host).await.map_err(Error::middleware)?,
+            None => self.0.acquire("").await.map_err(Error::middleware)?,
+        };
+        let mut response = next.run(request, extensions).await?;
+        let received = Instant::now();
+        let signals = Signals::read(response.status(), response.headers(), SystemTime::UNIX_EPOCH);
+        self.0.observe("", &signals);
+        response.extensions_mut().insert((signals, received));
+        Ok(response)
+    }
+}
+
+/// The least that both of ours could cost: what is promised of every call, and nothing else.
+pub fn least(limiter: Limiter) -> ClientWithMiddleware {
+    builder().with(LeastRetry).with(LeastThrottle(limiter)).with(Stub).build()
 }
 
 /// One call, its body read.

@@ -12,15 +12,20 @@ use tokio::time::Instant;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Allocations of a hundred calls, after one that makes the key.
+/// Allocations of a hundred calls, after one that makes the key. The least of a few rounds, for the test's
+/// harness has a thread of its own that allocates now and then.
 async fn allocations(call: impl AsyncFn() -> Permit) -> usize {
     drop(call().await);
-    let region = Region::new(ALLOCATOR);
-    for _ in 0..100 {
-        drop(call().await);
+    let mut least = usize::MAX;
+    for _ in 0..5 {
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..100 {
+            drop(call().await);
+        }
+        let change = region.change();
+        least = least.min(change.allocations + change.reallocations);
     }
-    let change = region.change();
-    change.allocations + change.reallocations
+    least
 }
 
 #[test]

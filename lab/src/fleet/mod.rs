@@ -1,0 +1,121 @@
+//! The fleet: eight clients of sixteen tasks have two thousand calls to make to a server that limits them.
+//!
+//! Every client that people use does the same job against the same server, in each kind of server and under
+//! each load. Runs go on side by side, as many as a machine of two cores carries without delaying them; each
+//! has a server of its own, and if need be a Redis of its own, so that none sees another.
+
+mod client;
+mod load;
+mod ours;
+mod peers;
+mod quota;
+mod run;
+mod server;
+mod show;
+mod verdict;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use indicatif::ProgressBar;
+
+use crate::cli::{FleetArgs, Settings};
+use crate::redis_server;
+use crate::terminal;
+
+use client::Client;
+use load::Load;
+use quota::Kind;
+use run::{Outcome, Plan};
+
+pub(crate) use show::{Report, details_of_all, headline, matrices};
+
+/// Runs begin so much after one another, so that their first bursts do not meet.
+const APART: Duration = Duration::from_millis(71);
+/// A run during which a timer was so late tells of the machine.
+const STALLED_US: u64 = 100_000;
+/// Calls of the job.
+const CALLS: u32 = 2_000;
+/// The same for a quick look.
+const QUICK_CALLS: u32 = 240;
+
+/// Runs what is asked for, prints it and writes the page.
+pub(crate) async fn command(settings: &Settings, args: &FleetArgs) -> Result<Report> {
+    let missing = redis_server::missing();
+    if let Some(why) = missing {
+        terminal::warn(why);
+    }
+    let mut plans = plans(settings, args);
+    plans.retain(|plan| missing.is_none() || plan.client != Client::ForbearRedis);
+    if plans.is_empty() {
+        bail!("no run has a name that contains {:?}", args.only);
+    }
+    let report = Report { outcomes: measure(plans, args.side_by_side).await? };
+    settings.print(&show::printed(&report), &report)?;
+    settings.write(&show::page(&report)?, "fleet", &report)?;
+    Ok(report)
+}
+
+/// All that was asked for, in the order of the tables.
+fn plans(settings: &Settings, args: &FleetArgs) -> Vec<Plan> {
+    let calls = if settings.quick { QUICK_CALLS } else { CALLS };
+    let cells =
+        Kind::ALL.into_iter().flat_map(|server| Load::ALL.into_iter().map(move |load| (server, load)));
+    let quick = |(server, load): &(Kind, Load)| *server == Kind::TokenBucket && *load == Load::Even;
+    let cells = cells.filter(|cell| !settings.quick || quick(cell));
+    let plans = cells.flat_map(|(server, load)| {
+        Client::ALL.into_iter().map(move |client| Plan { client, server, load, calls })
+    });
+    let named = |plan: &Plan, text: &String| {
+        [plan.client.name(), plan.server.name(), plan.load.name()].iter().any(|name| name.contains(text))
+    };
+    plans.filter(|plan| args.only.iter().all(|text| named(plan, text))).collect()
+}
+
+/// Runs all, and those once more during which the machine stood still, whatever they showed; of each the one that
+/// was disturbed less counts.
+async fn measure(plans: Vec<Plan>, at_a_time: usize) -> Result<Vec<Outcome>> {
+    let progress = terminal::progress(plans.len() as u64, "fleet");
+    let mut outcomes = side_by_side(plans, at_a_time, &progress).await?;
+    let disturbed = outcomes.iter().filter(|outcome| outcome.stalled_us > STALLED_US);
+    let disturbed = disturbed.map(|outcome| outcome.plan).collect::<Vec<_>>();
+    progress.inc_length(disturbed.len() as u64);
+    for again in side_by_side(disturbed, at_a_time, &progress).await? {
+        let first = outcomes.iter_mut().find(|outcome| outcome.plan == again.plan);
+        let first = first.expect("it has been run before");
+        if again.stalled_us < first.stalled_us {
+            *first = again;
+        }
+    }
+    progress.finish_and_clear();
+    Ok(outcomes)
+}
+
+/// Runs them, so many at a time, the longest first.
+async fn side_by_side(plans: Vec<Plan>, at_a_time: usize, progress: &ProgressBar) -> Result<Vec<Outcome>> {
+    let mut numbered = plans.into_iter().enumerate().collect::<Vec<_>>();
+    numbered.sort_by_key(|(_, plan)| std::cmp::Reverse(plan.weight()));
+    let at_a_time = at_a_time.max(1);
+    let runs = stream::iter(numbered.into_iter().enumerate()).map(|(order, (i, plan))| {
+        let progress = progress.clone();
+        async move {
+            tokio::time::sleep(APART * (order % at_a_time) as u32).await;
+            // A task of its own, so that many runs use both cores.
+            let outcome = tokio::spawn(plan.run()).await?;
+            progress.inc(1);
+            progress.set_message(format!(
+                "{} / {} / {}",
+                plan.server.name(),
+                plan.load.name(),
+                plan.client.name()
+            ));
+            let what =
+                || format!("{} against a {}, {}", plan.client.name(), plan.server.name(), plan.load.name());
+            anyhow::Ok((i, outcome.with_context(what)?))
+        }
+    });
+    let mut outcomes = runs.buffer_unordered(at_a_time).try_collect::<Vec<_>>().await?;
+    outcomes.sort_by_key(|(i, _)| *i);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+}

@@ -6,12 +6,13 @@
 -- ARGV 1  the worker's session
 --      2  its lease, us; 0 when it leaves
 --      3  the channel of everyone, who is told when there are more or fewer
--- Returns {now, born, live workers, place of this one from 0}; us and counts.
+-- Gives {now, born, live workers, place of this one from 0}; us and counts.
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local session, lease = ARGV[1], tonumber(ARGV[2])
 
+-- Sent alone, so that exact.lua's is not there.
 local function text(number)
   return string.format('%.0f', number)
 end

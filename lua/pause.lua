@@ -22,9 +22,10 @@ if now >= max(pause.ends, pause.drained) + budget_us then
 end
 local holds = now < pause.ends
 
+-- For how long everyone holds the key: then one call may probe, and Redis says which.
 local function tell()
   redis.call('PUBLISH', channel, string.format(
-    'p %.0f %.0f %s', less(pause.ends, now), pause.generation, KEYS[1]
+    'p %.0f %.0f %s', less(min(pause.ends, pause.probe_at), now), pause.generation, KEYS[1]
   ))
 end
 

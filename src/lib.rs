@@ -8,6 +8,9 @@
 //! Features: `client`, on by default; `json`, `form`, `query`, `multipart` and `stream`, for what `reqwest` has
 //! by the same names; `governor`, for a store over a limiter of that crate; `redis`, for budgets shared by a fleet;
 //! `metrics`, for counts of what was granted and refused, and of stores that are away.
+//!
+//! With `metrics`: `forbear_granted_total` (counter, by `policy`), `forbear_refused_total` (counter, by `policy`,
+//! `limit` and `kind`), and with `redis` too `forbear_store_away` (gauge by `prefix`: 1 while it is away). Never a key.
 
 mod algorithm;
 #[cfg(feature = "client")]
@@ -33,6 +36,6 @@ pub use policy::{ConfigError, Policy};
 pub use signals::{Budget, Class, Profile, Signals, Source};
 
 /// The README's code, as tests.
-#[cfg(all(doctest, feature = "client"))]
+#[cfg(all(doctest, feature = "client", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -43,7 +43,9 @@
 //!   to be outside of the limit layer; what sets its own `Retry-After` may be anywhere, it stays.
 //! - `Policy::observe_only` tries numbers on live traffic: [`LimitLayer::tallies`] counts what it would
 //!   have refused. Callers are told nothing of it.
-//! - Each process counts for itself with a local store.
+//! - With a local store each process counts for itself; with `forbear`'s `store::Redis` (its feature `redis`) all
+//!   processes count together, and while Redis is away each one keeps to the whole limits by itself, unless
+//!   `on_outage` says otherwise.
 //!
 //! # tonic
 //!

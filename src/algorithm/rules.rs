@@ -84,13 +84,19 @@ impl Rules {
     /// One worker's part of every limit.
     #[cfg(feature = "redis")]
     pub(crate) fn part_of(&self, workers: u32, rank: u32) -> Self {
-        let parts = self.labels.limits.iter().zip(&self.with_margin);
-        let parts = parts.map(|(label, rule)| rule.part_of(label, workers, rank)).collect::<Box<[Rule]>>();
+        let labels = &self.labels.limits;
+        let parts = |rules: &[Rule]| {
+            labels
+                .iter()
+                .zip(rules)
+                .map(|(label, rule)| rule.part_of(label, workers, rank))
+                .collect::<Box<[Rule]>>()
+        };
         Self {
             labels: self.labels.clone(),
-            most: parts.iter().map(Rule::most).collect(),
-            bare: parts.clone(),
-            with_margin: parts,
+            most: parts(&self.bare).iter().map(Rule::most).collect(),
+            bare: parts(&self.bare),
+            with_margin: parts(&self.with_margin),
             unstated: self.unstated.clone(),
             estimated: self.estimated,
             rides: self.rides,

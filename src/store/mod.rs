@@ -50,12 +50,13 @@ impl std::fmt::Debug for AnyStore {
 
 impl AnyStore {
     /// Keeps at most `keys` keys in a local store that states no [`Local::max_keys`] itself: for a side on
-    /// which strangers choose the keys. Other stores forget keys by themselves.
+    /// which strangers choose the keys. Other stores forget keys by themselves; one in Redis then goes on within the whole
+    /// limits while Redis is away, unless something else is stated.
     pub fn bound_keys(&self, keys: usize) {
         match &self.0 {
             Home::Here(store) => store.bound_keys(keys),
             #[cfg(feature = "redis")]
-            Home::Fleet(_) => {}
+            Home::Fleet(redis) => redis.hub().serve(),
         }
     }
 }

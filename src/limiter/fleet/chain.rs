@@ -29,8 +29,10 @@ pub(in crate::limiter) async fn all_now(
     let together =
         fleets.iter().enumerate().all(|(i, fleet)| Arc::ptr_eq(&hub, &fleet.hub) && apart(i, fleet));
     let observed = chain.plans.iter().any(|plan| plan.policy.is_observe_only());
+    // A leaky bucket would hold the call for longer than this answers.
+    let holds = chain.plans.iter().any(|plan| plan.rules.holds());
     let lingering = fleets.iter().any(|fleet| fleet.share.is_lingering());
-    if !together || !hub.is_one_server() || observed || lingering || hub.is_away() {
+    if holds || !together || !hub.is_one_server() || observed || lingering || hub.is_away() {
         return None;
     }
     let keys = fleets.iter().zip(&chain.plans).zip(asks);

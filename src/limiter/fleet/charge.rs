@@ -1,4 +1,6 @@
 //! What a permit of the fleet has to give back or to correct.
+//!
+//! Reached from a permit's drop, in or out of a runtime: nothing here waits, and what goes to Redis is sent once.
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use crate::decision::Label;
 use crate::limit::Margin;
 use crate::limiter::Plan;
 use crate::store::redis::names::Names;
-use crate::store::redis::wire::ReplyPart;
+use crate::store::redis::wire::{ReplyPart, What};
 
 /// One key of one policy.
 pub(super) struct Key {
@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) paused_until: u64,
     pub(super) generation: u64,
     pub(super) known: Option<Known>,
+    /// What others have not been told of the pause, for Redis was away.
+    pub(super) unsaid: Option<What>,
     /// Calls went by a local share while Redis was away: what is found is to be drained first.
     pub(super) to_drain: bool,
 }
@@ -119,7 +121,8 @@ impl State {
 
     /// Takes in what any trip says about the key as a whole.
     pub(super) fn heard(&mut self, plan: &Plan, part: &ReplyPart, now: u64, received: u64) {
-        let until = match part.pause.until.checked_sub(now) {
+        // From then on one call may probe; Redis says which.
+        let until = match part.pause.until.min(part.pause.probe_at).checked_sub(now) {
             Some(left) => received.saturating_add(left),
             None => 0,
         };

@@ -201,12 +201,9 @@ impl Line {
         if asking || self.unbooked().next().is_none() {
             return due;
         }
-        if self.seatless {
-            return due.min(self.look_at.max(self.quiet_until));
-        }
         let last = self.slots.back().filter(|_| !self.is_leaky());
-        let ask = last.map_or(0, |slot| slot.due.saturating_sub(lead_us));
-        due.min(ask.max(self.quiet_until))
+        let ask = last.map_or(0, |slot| slot.due.saturating_sub(lead_us)).max(self.quiet_until);
+        due.min(if self.seatless { ask.max(self.look_at) } else { ask })
     }
 
     /// The first caller that a slot covers.
@@ -216,11 +213,18 @@ impl Line {
 
     /// Takes a caller out. The slot that it leaves behind, if it was booked, is for the next.
     pub(super) fn remove(&mut self, seq: u64) -> Option<Caller> {
-        let caller = self.callers.remove(&seq);
-        if caller.is_some() {
-            self.turn.notify_one();
+        let caller = self.callers.remove(&seq)?;
+        let next = self.callers.iter().find(|(_, next)| !next.booked);
+        if let Some((after, next)) = next
+            && !caller.booked
+            && *after > seq
+            && next.costs != caller.costs
+        {
+            // What kept the first one need not keep the next.
+            (self.quiet_until, self.seatless) = (0, false);
         }
-        caller
+        self.turn.notify_one();
+        Some(caller)
     }
 
     /// Puts a slot among the others, by when it comes.
@@ -238,6 +242,6 @@ impl Line {
 }
 
 /// Whether a slot of these costs is enough for a call of those.
-fn covers(slot: &[u64], call: &[u64]) -> bool {
+pub(super) fn covers(slot: &[u64], call: &[u64]) -> bool {
     slot.iter().zip(call).all(|(slot, call)| slot >= call)
 }

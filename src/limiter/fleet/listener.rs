@@ -18,7 +18,7 @@ impl Listener for Fleet {
                 self.share.pause(&key.key, for_us);
             }
             News::Seats { epoch, granted, .. } => {
-                let Some(plan) = self.keys.lock().plan.clone() else { return };
+                let Some(plan) = self.keys.lock().plan() else { return };
                 let mut state = key.state.lock();
                 let names = state.names(self.hub.prefix(), &self.policy, &key, &plan);
                 let index = names.limits.iter().position(|limit| limit == name);

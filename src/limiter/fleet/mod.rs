@@ -38,7 +38,7 @@ use share::Share;
 
 use super::current::Current;
 use super::{Ask, Peek, Permit, Plan, Refused, RefusedKind};
-use crate::algorithm::{Costs, Rule};
+use crate::algorithm::{Costs, NEVER, Rule};
 use crate::clock::{self, micros};
 use crate::decision::Decision;
 use crate::limit::Margin;
@@ -71,10 +71,11 @@ struct Keys {
     /// By what stands between the braces of their names in Redis.
     by_tag: HashMap<Box<str>, Arc<Key>>,
     /// The plan under which they were named.
-    plan: Option<Arc<Plan>>,
+    plan: Option<Weak<Plan>>,
     /// So many are forgotten as soon as may be.
     tidy_at: usize,
 }
+
 impl Default for Keys {
     fn default() -> Self {
         Self { by_key: HashMap::new(), by_tag: HashMap::new(), plan: None, tidy_at: MANY }
@@ -82,6 +83,11 @@ impl Default for Keys {
 }
 
 impl Keys {
+    /// The newest plan, while a limiter or a permit has it: it leads to this fleet, so it is not kept here.
+    fn plan(&self) -> Option<Arc<Plan>> {
+        self.plan.as_ref().and_then(Weak::upgrade)
+    }
+
     /// Forgets keys of which nothing was heard for so long: their budgets are in Redis.
     fn tidy(&mut self, now: u64, idle_us: u64) {
         self.by_key.retain(|_, key| Arc::strong_count(key) > 2 || !key.state.lock().is_idle(now, idle_us));
@@ -126,7 +132,9 @@ impl Fleet {
         keys.by_tag.insert(names.tag().into(), made.clone());
         made.state.lock().names = Some((plan.id, Arc::new(names)));
         keys.by_key.insert(key.into(), made.clone());
-        keys.plan = Some(plan.clone());
+        if keys.plan().is_none_or(|known| known.id <= plan.id) {
+            keys.plan = Some(Arc::downgrade(plan));
+        }
         made
     }
 
@@ -150,17 +158,28 @@ impl Fleet {
                 return Err(plan.refuse(RefusedKind::NoRuntime, whole));
             }
             let left = whole.saturating_sub(Duration::from_micros(clock::now_us().saturating_sub(begun)));
-            self.share.linger(ask).await;
+            if !plan.policy.is_observe_only() {
+                self.share.linger(ask).await;
+            }
             let told = match self.hub.is_away() {
                 true => Told::Away,
-                false => match self.enter(&plan, margin, ask, costs.clone(), whole, begun) {
+                false => match self.enter(current, &plan, margin, ask, costs.clone(), begun) {
                     Ok(place) => place.wait().await,
-                    Err(refused) => Told::Refused(refused),
+                    Err(told) => told,
                 },
             };
             match told {
                 Told::Go(slot) => {
-                    return Ok(self.permit(ask.key, *slot, &costs, begun));
+                    let key = self.key(&slot.plan, ask.key);
+                    let mut state = key.state.lock();
+                    if state.paused(clock::now_us()).is_none() || plan.policy.is_observe_only() {
+                        drop(state);
+                        return Ok(self.permit(ask.key, *slot, &costs, begun));
+                    }
+                    // Paused since: the slot lapses.
+                    state.free_slot(&slot);
+                    drop(state);
+                    self.give_back(&key, vec![*slot]);
                 }
                 Told::Refused(refused) => {
                     return if plan.policy.is_observe_only() {
@@ -200,7 +219,7 @@ impl Fleet {
             OnOutage::Open => Some(Ok(Permit::let_through(plan, margin, costs, None))),
             OnOutage::Closed => Some(Err(plan.refuse(RefusedKind::StoreAway, left))),
             OnOutage::LocalShare { workers } => {
-                let permit = self.share.acquire(self, plan, ask, left, workers).await?;
+                let permit = self.share.acquire(self, plan, margin, ask, left, workers).await?;
                 Some(permit.map(|permit| self.counted(plan, margin, ask.key, costs, permit)))
             }
         }
@@ -231,29 +250,35 @@ impl Fleet {
     /// Takes a place in line, if the caller can make it as far as is known.
     fn enter(
         self: &Arc<Self>,
+        current: &Current,
         plan: &Arc<Plan>,
         margin: Margin,
         ask: &Ask<'_>,
         costs: Costs,
-        max_wait: Duration,
         arrived: u64,
-    ) -> Result<Place, Refused> {
+    ) -> Result<Place, Told> {
+        let max_wait = plan.max_wait_of(ask);
         let key = self.key(plan, ask.key);
         let limits = touched(&costs);
         // A leaky bucket holds a call in its own time, as far as its queue reaches.
-        let hold_us = hold_us(plan, margin, &costs);
-        let patience_us = if plan.policy.is_observe_only() { 0 } else { micros(max_wait) };
+        let observed = plan.policy.is_observe_only();
+        let hold_us = if observed { 0 } else { hold_us(plan, margin, &costs) };
+        let patience_us = if observed { 0 } else { micros(max_wait) };
         let patient_until = arrived.saturating_add(patience_us);
         let deadline = patient_until.saturating_add(hold_us);
         let (answer, answered) = oneshot::channel();
         let mut state = key.state.lock();
         let now = clock::now_us();
         if let Some((at, kind)) = state.hopeless(plan, margin, &costs, deadline, now) {
-            return Err(state.refusal(plan, margin, &costs, at, max_wait, kind));
+            return Err(Told::Refused(state.refusal(plan, margin, &costs, at, max_wait, kind)));
+        }
+        if !Arc::ptr_eq(plan, &current.load()) || plan.shared.closed.load(Ordering::SeqCst) {
+            return Err(Told::Again);
         }
         if state.waiting() >= plan.policy.waiting_bound() && deadline > now {
             let at = state.stands(plan, margin, &costs, now).unwrap_or(now);
-            return Err(state.refusal(plan, margin, &costs, at, max_wait, RefusedKind::QueueFull));
+            let refused = state.refusal(plan, margin, &costs, at, max_wait, RefusedKind::QueueFull);
+            return Err(Told::Refused(refused));
         }
         let mine =
             |line: &Line| line.limits == limits && line.margin == margin && Arc::ptr_eq(&line.plan, plan);
@@ -263,6 +288,15 @@ impl Fleet {
         });
         let line = &mut state.lines[i];
         let (id, seq) = (line.id, self.number());
+        let ahead = line.slots.back().map(|slot| slot.due).filter(|due| *due > now);
+        if deadline <= now && !line.callers.is_empty() && (line.seatless || ahead.is_some()) {
+            // Others wait before one that may not wait at all.
+            let (at, kind) = match ahead {
+                _ if line.seatless => (NEVER, RefusedKind::NoSeat),
+                ahead => (ahead.unwrap_or(now), RefusedKind::RateLimited),
+            };
+            return Err(Told::Refused(state.refusal(plan, margin, &costs, at, max_wait, kind)));
+        }
         if deadline < line.quiet_until || (deadline <= now && line.callers.is_empty()) {
             // What was known is too old to refuse by.
             (line.quiet_until, line.seatless) = (0, false);
@@ -330,7 +364,7 @@ impl Fleet {
     /// Everyone who waits asks again, under the plan that is in force then; or is refused, if it is closed.
     pub(super) fn ask_again(self: &Arc<Self>, plan: &Arc<Plan>) {
         let mut all = self.keys.lock();
-        all.plan = Some(plan.clone());
+        all.plan = Some(Arc::downgrade(plan));
         let keys = all.by_key.values().cloned().collect::<Vec<_>>();
         drop(all);
         for key in keys {
@@ -350,6 +384,7 @@ impl Fleet {
                 self.pass_on(&key, 0, vec![slot]);
             }
         }
+        self.share.renew();
     }
 }
 

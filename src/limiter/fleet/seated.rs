@@ -1,4 +1,6 @@
 //! The seats of one key, under every limit of seats that it has: what is to be reported, and who is to look for one.
+//!
+//! Never asks for a seat by itself: it only says what is true here, and wakes the lines that wait.
 
 use smallvec::SmallVec;
 
@@ -23,6 +25,11 @@ impl State {
     ) -> SmallVec<[SeatReport; 1]> {
         let labels = plan.rules.labels.limits.iter().zip(plan.rules.of(Margin::None));
         let labels = labels.filter(|(_, rule)| rule.is_seats()).map(|(label, _)| label);
+        for (known, seats) in &mut self.seats {
+            if !labels.clone().any(|label| known.is_same(label)) {
+                seats.retire();
+            }
+        }
         labels.map(|label| self.seats_of(label).report(now, settling, lease_us)).collect()
     }
 

@@ -53,6 +53,11 @@ impl Seats {
         }
     }
 
+    /// The policy has the limit no more. What is held stays counted, should the limit come back.
+    pub(super) fn retire(&mut self) {
+        (self.spare, self.reported, self.leased_until) = (0, None, u64::MAX);
+    }
+
     /// Whether Redis knows of other numbers than are true.
     pub(super) fn is_unreported(&self) -> bool {
         self.reported.is_some_and(|reported| reported != self.held + self.spare)

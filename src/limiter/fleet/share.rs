@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::Fleet;
 use crate::clock;
+use crate::limit::Margin;
 use crate::limiter::{Ask, Limiter, Permit, Plan, Refused, RefusedKind};
 use crate::store::redis::hub::Workers;
 
@@ -25,6 +26,8 @@ pub(super) struct Share {
     /// Whether Redis is there.
     up: watch::Sender<bool>,
     part: Mutex<Option<Arc<Part>>>,
+    /// That the policy has changed.
+    changed: Notify,
     /// When it was back last.
     back_at: AtomicU64,
 }
@@ -38,7 +41,12 @@ struct Part {
 
 impl Default for Share {
     fn default() -> Self {
-        Self { up: watch::Sender::new(true), part: Mutex::default(), back_at: AtomicU64::new(0) }
+        Self {
+            up: watch::Sender::new(true),
+            part: Mutex::default(),
+            changed: Notify::new(),
+            back_at: AtomicU64::new(0),
+        }
     }
 }
 
@@ -48,6 +56,7 @@ impl Share {
         &self,
         fleet: &Fleet,
         plan: &Arc<Plan>,
+        margin: Margin,
         ask: &Ask<'_>,
         left: Duration,
         workers: Option<u32>,
@@ -59,16 +68,20 @@ impl Share {
             (None, Some(seen)) => seen,
             (None, None) => return Some(Err(plan.refuse(RefusedKind::StoreAway, left))),
         };
+        let mut changed = std::pin::pin!(self.changed.notified());
+        changed.as_mut().enable();
         let part = self.part(plan, workers);
         self.begin(&part, fleet, plan, ask.key, workers);
         let ask = ask.clone().max_wait(left);
+        let limiter = Limiter { margin, ..part.limiter.clone() };
         if !fleet.hub.is_away() {
-            return Some(part.limiter.acquire(ask).await);
+            return Some(limiter.acquire(ask).await);
         }
         tokio::select! {
             biased;
-            result = part.limiter.acquire(ask) => Some(result),
+            result = limiter.acquire(ask) => Some(result),
             _ = up.wait_for(|up| *up) => None,
+            () = changed => None,
         }
     }
 
@@ -101,7 +114,8 @@ impl Share {
         let until = booked + fastrand::u64(0..=phase_us);
         let until = until.max(state.paused(now).unwrap_or(0));
         drop(state);
-        if plan.rules.is_timed() {
+        // A server answers rather than not: it goes on at once.
+        if plan.rules.is_timed() && !fleet.hub.is_open_with_cap() {
             part.limiter.pause(key, Duration::from_micros(until - now));
         }
     }
@@ -129,12 +143,20 @@ impl Share {
 
     /// The key is held, or not any more, whoever said so.
     pub(super) fn pause(&self, key: &str, for_us: u64) {
-        if let Some(part) = &*self.part.lock() {
+        let part = self.part.lock().clone();
+        if let Some(part) = part {
             match for_us {
                 0 => part.limiter.resume(key),
                 _ => part.limiter.pause(key, Duration::from_micros(for_us)),
             }
         }
+    }
+
+    /// The policy has changed, or is closed: who waits here asks again.
+    pub(super) fn renew(&self) {
+        let part = self.part.lock().take();
+        drop(part);
+        self.changed.notify_waiters();
     }
 
     pub(super) fn waiting(&self, key: &str) -> usize {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::key::{Answers, State};
 use super::known::Known;
-use super::line::{Asked, Slot, Told};
+use super::line::{Asked, Slot, Told, covers};
 use super::replay::{self, Snapshots};
 use crate::algorithm::{Costs, NEVER};
 use crate::clock;
@@ -87,15 +87,17 @@ impl State {
                 continue;
             };
             let caller = line.callers.remove(&seq).expect("it was just found");
-            if slot.owner != seq && caller.booked {
-                // Its own slot goes to the one whose slot it takes.
-                if let Some(own) = line.slots.iter_mut().find(|own| own.owner == seq) {
-                    own.owner = slot.owner;
-                }
-            } else if slot.owner != seq
+            if slot.owner != seq
                 && let Some(owner) = line.callers.get_mut(&slot.owner)
             {
-                owner.booked = false;
+                // Its own slot goes to the one whose slot it takes, if that is enough for it.
+                let serves = |own: &&mut Slot| {
+                    own.owner == seq && covers(&own.costs, &owner.costs) && own.due <= owner.deadline
+                };
+                match line.slots.iter_mut().find(serves) {
+                    Some(own) => own.owner = slot.owner,
+                    None => owner.booked = false,
+                }
             }
             let told = line.give(seq, slot, now);
             answers.push(caller, told);
@@ -145,7 +147,9 @@ impl State {
             match *decided {
                 Booked::TooLate(at) => refused.push((asked, at)),
                 Booked::At(at) => {
-                    let booking = Booking { plan, margin, now: reply.now, at, due: local(at) };
+                    // Who is only observed goes at once.
+                    let due = if plan.policy.is_observe_only() { received } else { local(at) };
+                    let booking = Booking { plan, margin, now: reply.now, at, due };
                     slots.push(self.book(asked.seq, booking, asked.costs, &mut states));
                 }
             }
@@ -166,6 +170,7 @@ impl State {
             let refused = self.refusal(plan, margin, &caller.costs, at, caller.max_wait, kind);
             answers.push(caller, Told::Refused(refused));
         }
+        let paused = self.paused(received);
         let line = self.line(id).expect("it was there just now");
         for slot in slots {
             if let Some(owner) = line.callers.get_mut(&slot.owner) {
@@ -182,6 +187,8 @@ impl State {
             Ended::Seatless(_) => (line.seatless, line.look_at) = (true, look_at),
             Ended::Paused { ask_again, .. } => line.quiet_until = local(ask_again),
         }
+        // A pause that Redis has not heard of yet.
+        line.quiet_until = line.quiet_until.max(paused.unwrap_or(0));
         self.refuse_hopeless(id, clock::now_us(), answers);
     }
 

@@ -27,14 +27,34 @@ impl Fleet {
         margin: Margin,
         asked: &[Asked],
     ) -> Result<Reply, Away> {
-        if std::mem::take(&mut key.state.lock().to_drain) {
-            self.change_now(key, plan, margin, What::Drain).await?;
-        }
+        self.catch_up(key, plan, margin).await?;
         let now = clock::now_us();
         let callers = asked
             .iter()
             .map(|asked| Waiter { held_us: asked.patient_until.saturating_sub(now), costs: &asked.costs });
         self.ask(key, plan, margin, &callers.collect::<SmallVec<[_; 8]>>(), false).await
+    }
+
+    /// Says what could not be said while Redis was away.
+    async fn catch_up(&self, key: &Arc<Key>, plan: &Arc<Plan>, margin: Margin) -> Result<(), Away> {
+        let (to_drain, unsaid, paused) = {
+            let mut state = key.state.lock();
+            let paused = state.paused(clock::now_us());
+            (std::mem::take(&mut state.to_drain), state.unsaid.take(), paused)
+        };
+        if to_drain {
+            let drained = self.change_now(key, plan, margin, What::Drain).await;
+            drained.inspect_err(|_| key.state.lock().to_drain = true)?;
+        }
+        let what = match (unsaid, paused) {
+            (Some(What::Pause { probe_every_us, .. }), Some(until)) => {
+                What::Pause { for_us: until.saturating_sub(clock::now_us()), probe_every_us }
+            }
+            (Some(What::Resume), None) => What::Resume,
+            _ => return Ok(()),
+        };
+        let said = self.change_now(key, plan, margin, what).await;
+        said.inspect_err(|_| key.state.lock().unsaid = Some(what))
     }
 
     /// One trip, with seats reported in order.
@@ -90,7 +110,7 @@ impl Fleet {
     /// Tells Redis of seats that came back, soon.
     pub(super) fn report(self: &Arc<Self>, key: &Arc<Key>) {
         let (fleet, key) = (self.clone(), key.clone());
-        let Some(plan) = self.keys.lock().plan.clone() else { return };
+        let Some(plan) = self.keys.lock().plan() else { return };
         self.hub.spawn(async move {
             // Reports that were asked for meanwhile are made by the first.
             if key.state.lock().is_unreported() {
@@ -101,7 +121,7 @@ impl Fleet {
 
     /// Reports the seats of a key although nothing has changed, so that their lease goes on.
     pub(super) fn renew(&self, key: &Arc<Key>) {
-        let Some(plan) = self.keys.lock().plan.clone() else { return };
+        let Some(plan) = self.keys.lock().plan() else { return };
         let Some(fleet) = self.me.upgrade() else { return };
         let key = key.clone();
         self.hub.spawn(async move { _ = fleet.look(&key, &plan, Margin::None).await });
@@ -201,7 +221,9 @@ impl Fleet {
     ) {
         let key = self.key(plan, key);
         match what {
-            What::Pause { for_us, .. } => {
+            What::Pause { for_us, probe_every_us } => {
+                // Then one call may probe; Redis says which.
+                let for_us = for_us.min(probe_every_us);
                 key.state.lock().pause(clock::now_us().saturating_add(for_us), None);
                 self.share.pause(&key.key, for_us);
             }
@@ -212,7 +234,12 @@ impl Fleet {
             What::Drain | What::Answered { .. } => {}
         }
         let (fleet, plan) = (self.clone(), plan.clone());
-        self.hub.spawn(async move { _ = fleet.change_now(&key, &plan, margin, what).await });
+        self.hub.spawn(async move {
+            let said = fleet.change_now(&key, &plan, margin, what).await;
+            if said.is_err() && matches!(what, What::Pause { .. } | What::Resume) {
+                key.state.lock().unsaid = Some(what);
+            }
+        });
     }
 
     /// Charges one request under `key`, whatever the state: for what was already sent.

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use crate::policy::ConfigError;
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(3);
 /// How long what a worker holds outlives it.
 pub(super) const LEASE: Duration = Duration::from_secs(10);
+/// Between two log lines about calls that failed for what they asked.
 const COMPLAINTS: Duration = Duration::from_secs(60);
 
 /// Redis does not answer, or not in time.
@@ -61,7 +62,8 @@ pub(crate) struct Workers {
 pub(super) struct Settings {
     pub(super) server: Server,
     pub(super) prefix: Box<str>,
-    pub(super) on_outage: OnOutage,
+    /// As stated, if it was.
+    pub(super) on_outage: Option<OnOutage>,
     pub(super) budget: Duration,
     pub(super) fault: Option<ConfigError>,
 }
@@ -91,6 +93,8 @@ pub(crate) struct Hub {
     pub(super) heart: Heart,
     pub(super) listeners: Mutex<Vec<Weak<dyn Listener>>>,
     complained: Mutex<Option<Instant>>,
+    /// Whether a server's layer limits its callers with it.
+    serves: AtomicBool,
     /// Limiters so far.
     joined: AtomicU64,
 }
@@ -119,6 +123,7 @@ impl Hub {
             heart: Heart::default(),
             listeners: Mutex::default(),
             complained: Mutex::default(),
+            serves: AtomicBool::new(false),
             joined: AtomicU64::new(0),
         })
     }
@@ -165,8 +170,21 @@ impl Hub {
         &self.settings.prefix
     }
 
+    /// A server's layer limits its callers with this store: unless something else is stated, it goes on by itself while
+    /// Redis is away, within the whole limits.
+    pub(crate) fn serve(&self) {
+        self.serves.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether calls go on at once while Redis is away, as far as this process's own whole limits let them.
+    pub(crate) fn is_open_with_cap(&self) -> bool {
+        self.settings.on_outage.is_none() && self.serves.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn on_outage(&self) -> OnOutage {
-        self.settings.on_outage
+        let unstated =
+            || if self.is_open_with_cap() { OnOutage::local_share(1) } else { OnOutage::default() };
+        self.settings.on_outage.unwrap_or_else(unstated)
     }
 
     pub(crate) fn health(&self) -> Health {

@@ -1,4 +1,6 @@
 //! A connection as the store uses it, and how a command goes over it.
+//!
+//! A command is sent once. Only what is known not to have run is sent again: an unknown script, keys that are moving.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -128,7 +128,7 @@ impl Redis {
         Self(Hub::new(Settings {
             server,
             prefix: PREFIX.into(),
-            on_outage: OnOutage::default(),
+            on_outage: None,
             budget: BUDGET,
             fault: None,
         }))
@@ -152,18 +152,21 @@ impl Redis {
         })
     }
 
-    /// What to do while Redis is away; by default each worker keeps to its share of each limit.
+    /// What to do while Redis is away. By default each worker keeps to its share of each limit; with a server's layer,
+    /// which had better answer than not, to the whole of it. A share among no worker is a [`ConfigError::Store`] where a
+    /// limiter, a client or a layer is built with it.
     pub fn on_outage(self, on_outage: OnOutage) -> Self {
         self.with(|settings| {
             if on_outage == (OnOutage::LocalShare { workers: Some(0) }) {
                 settings.fault("on_outage", "shares the limits among no worker");
             }
-            settings.on_outage = on_outage;
+            settings.on_outage = Some(on_outage);
         })
     }
 
     /// How long one trip may take, connecting included, before Redis counts as away; then no call waits until it
-    /// is back. 250 ms by default, above 0 and at most a minute.
+    /// is back. 250 ms by default, above 0 and at most a minute; anything else is a
+    /// [`ConfigError::Store`] where a limiter, a client or a layer is built with it.
     pub fn budget(self, budget: Duration) -> Self {
         self.with(|settings| {
             if budget.is_zero() || budget > MAX_BUDGET {

@@ -27,7 +27,7 @@ use super::script::Script;
 use super::wire::{Call, News};
 
 /// Long enough for a machine that does other things, too.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(20);
 
 static COUNT: LazyLock<Script> = LazyLock::new(|| script("return redis.call('INCRBY', KEYS[1], ARGV[1])"));
 

@@ -15,7 +15,7 @@ use super::redis_process::RedisProcess;
 use super::{Recorder, count, eventually, hub, nobody_waits, patient, until_up};
 use crate::store::Redis;
 
-const ARGUMENTS: [&str; 4] = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2500"];
+const ARGUMENTS: [&str; 4] = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1500"];
 
 struct Cluster(Vec<RedisProcess>);
 

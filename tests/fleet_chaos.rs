@@ -84,6 +84,8 @@ fn outage(words: &'static str, go: impl FnOnce(&mut RedisProcess), come: impl Fn
     assert!(away > 200, "{away} of 800 went in two seconds by their shares");
     let back = count_in(&slots, to + us(BACK)..to + us(BACK) + 500_000);
     assert!(back > 100, "{back} of 200 half a second after its return");
+    let first = slots.iter().find(|slot| **slot > to).expect("Redis decides again");
+    println!("{words}: Redis decides again {} ms after its return", (first - to) / 1_000);
     let slowest = reports.iter().map(|report| report.slowest(from..to)).max().expect("there are workers");
     assert!(slowest < secs(2), "{slowest:?}");
 }

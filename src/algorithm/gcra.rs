@@ -152,17 +152,16 @@ impl Gcra {
         self.cap.saturating_sub(cost.saturating_mul(self.ticks.p))
     }
 
-    /// The debt at `at` before and after a charge.
+    /// A debt before and after a charge.
     #[inline(always)]
-    fn charged(&self, state: &State, at: u64, cost: u64) -> Mark {
-        let debt = self.debt(state, at);
+    fn charged(&self, debt: u64, cost: u64) -> Mark {
         Mark(debt, debt.saturating_add(cost.saturating_mul(self.ticks.p)).min(DEEP))
     }
 
     /// The mark of a charge at `now`, which is not before the tail, if it goes then. Charges nothing yet.
     #[inline(always)]
     pub(crate) fn offer(&self, state: &State, now: u64, cost: u64) -> Option<Mark> {
-        let mark = self.charged(state, now, cost);
+        let mark = self.charged(self.debt(state, now), cost);
         (mark.0 <= self.room(cost)).then_some(mark)
     }
 
@@ -178,7 +177,7 @@ impl Gcra {
 
     #[inline(always)]
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
-        let mark = self.charged(state, at, cost);
+        let mark = self.charged(self.debt(state, at), cost);
         self.take(state, at, cost, mark);
         mark
     }
@@ -190,9 +189,14 @@ impl Gcra {
         if state.p != self.ticks.p || state.at > now {
             return None;
         }
-        let mark = self.offer(state, now, cost)?;
-        *state = State { debt: mark.1, at: now, p: self.ticks.p };
-        Some(mark)
+        let debt = state.debt.saturating_sub(self.repaid(state, now));
+        // What one call may cost fits well below the deepest debt.
+        let charge = cost * self.ticks.p;
+        if debt > self.cap.saturating_sub(charge) {
+            return None;
+        }
+        (state.debt, state.at) = (debt + charge, now);
+        Some(Mark(debt, state.debt))
     }
 
     /// A debt beyond this limit's own stays whole, in the ticks of the one whose it is: cut short here, it

@@ -25,7 +25,7 @@ pub(crate) struct Rules {
     bare: Box<[Rule]>,
     with_margin: Box<[Rule]>,
     /// What a call costs by limit where nothing is stated, or [`UNSTATED`].
-    unstated: Costs,
+    unstated: Box<[u64]>,
     /// The most that a call can cost by limit.
     most: Costs,
     /// Whether a limit counts a unit whose cost has to be stated.
@@ -73,7 +73,7 @@ impl Rules {
             REQUESTS | SEATS => 1,
             _ => UNSTATED,
         });
-        let unstated = unstated.collect::<Costs>();
+        let unstated = unstated.collect::<Box<[u64]>>();
         let estimated = unstated.contains(&UNSTATED);
         let most = bare.iter().map(Rule::most).collect();
         let rides = estimated || bare.iter().any(Rule::is_seats);

@@ -97,7 +97,7 @@ impl Limiter {
         let waiters = parts
             .iter()
             .zip(asks)
-            .any(|(part, (limiter, _))| limiter.core.shared.queue.is_ahead(part, &**store));
+            .any(|(part, (limiter, _))| limiter.core.shared.queue.is_ahead(part, store));
         if !one_store || !apart || observed || waiters {
             return None;
         }

@@ -26,11 +26,11 @@ impl Current {
         Self { first: Arc::new(plan), last: OnceLock::new() }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn load(&self) -> Loaded<'_> {
         match self.last.get() {
             None => Loaded::First(&self.first),
-            Some(last) => Loaded::Last(last.load()),
+            Some(last) => load_last(last),
         }
     }
 
@@ -41,6 +41,11 @@ impl Current {
     pub(super) fn store(&self, plan: Arc<Plan>) {
         self.last.get_or_init(|| ArcSwap::new(plan.clone())).store(plan);
     }
+}
+
+#[cold]
+fn load_last(last: &ArcSwap<Plan>) -> Loaded<'_> {
+    Loaded::Last(last.load())
 }
 
 impl Deref for Loaded<'_> {

@@ -4,7 +4,8 @@
 //! A thread keeps the boxes of the last permits that were dropped on it, empty, for the next ones: a call
 //! that does not wait takes nothing from the allocator once a permit came back.
 
-use std::cell::RefCell;
+use std::cell::Cell;
+use std::mem;
 use std::sync::Arc;
 
 #[cfg(feature = "redis")]
@@ -16,12 +17,47 @@ use crate::limit::Margin;
 use crate::store::{Charge, Grant};
 
 /// The most boxes that a thread keeps.
-const SPARE: usize = 256;
+const MAX_SPARES: u32 = 256;
 
 thread_local! {
-    #[allow(clippy::vec_box, reason = "the boxes are what is kept: a permit is one")]
-    static SPARES: RefCell<Vec<Box<Held>>> = const { RefCell::new(Vec::new()) };
+    static SPARES: Spares = const { Spares { newest: Cell::new(None), len: Cell::new(0) } };
 }
+
+/// Empty boxes, each with the one that came before it.
+struct Spares {
+    newest: Cell<Option<Box<Held>>>,
+    len: Cell<u32>,
+}
+
+impl Spares {
+    #[inline]
+    fn take(&self) -> Option<Box<Held>> {
+        let mut held = self.newest.take()?;
+        self.fill(held.before.take());
+        self.len.set(self.len.get() - 1);
+        Some(held)
+    }
+
+    #[inline(always)]
+    fn keep(&self, mut held: Box<Held>) {
+        let len = self.len.get();
+        if len == MAX_SPARES {
+            return discard(held);
+        }
+        mem::forget(mem::replace(&mut held.before, self.newest.take()));
+        self.fill(Some(held));
+        self.len.set(len + 1);
+    }
+
+    /// Sets the newest, of which there is none: not to look for one to drop is what makes this cheap.
+    #[inline]
+    fn fill(&self, newest: Option<Box<Held>>) {
+        mem::forget(self.newest.replace(newest));
+    }
+}
+
+#[cold]
+fn discard(_: Box<Held>) {}
 
 #[derive(Default)]
 pub(super) struct Held {
@@ -29,9 +65,13 @@ pub(super) struct Held {
     issuer: Option<Arc<Issuer>>,
     /// By the rules with which margin it was charged; `None` if it was not, or all of it was taken back.
     pub(super) charged: Option<Margin>,
+    /// Whether something of it has to come back.
+    pub(super) rides: bool,
     pub(super) grant: Grant,
     /// `None` for the many that were granted at once.
     pub(super) later: Option<Box<Later>>,
+    /// Of a spare one, the one that became spare before it.
+    before: Option<Box<Held>>,
 }
 
 /// What there is to know of a permit that was not granted at once.
@@ -54,7 +94,7 @@ impl Held {
     #[inline]
     pub(super) fn new() -> Box<Self> {
         // A thread that ends has no spares any more.
-        SPARES.try_with(|spares| spares.borrow_mut().pop()).ok().flatten().unwrap_or_default()
+        SPARES.try_with(Spares::take).ok().flatten().unwrap_or_default()
     }
 
     #[inline]
@@ -90,18 +130,32 @@ impl Held {
         }
     }
 
-    /// Empties it and keeps it for the next.
-    #[inline]
-    pub(super) fn spare(mut self: Box<Self>) {
-        self.charged = None;
-        if let Some(later) = self.later.take() {
-            drop(later);
+    fn give_back(&self, margin: Margin) {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = self.fleet() {
+            return fleet.free_seats(&self.charge(margin));
         }
-        _ = SPARES.try_with(|spares| {
-            let spares = &mut *spares.borrow_mut();
-            if spares.len() < SPARE {
-                spares.push(self);
-            }
-        });
+        let ticket = self.grant.ticket;
+        self.issuer().reach(|store| store.release(self.charge(margin)), |queue| queue.freed(ticket));
+    }
+
+    /// Empties it and keeps it for the next.
+    #[inline(always)]
+    pub(super) fn spare(mut self: Box<Self>) {
+        if self.rides || self.later.is_some() {
+            self.end();
+        }
+        // A thread that ends keeps none.
+        _ = SPARES.try_with(|spares| spares.keep(self));
+    }
+
+    #[inline(never)]
+    fn end(&mut self) {
+        if mem::take(&mut self.rides)
+            && let Some(margin) = self.charged
+        {
+            self.give_back(margin);
+        }
+        self.later = None;
     }
 }

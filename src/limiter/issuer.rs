@@ -9,13 +9,13 @@ use std::sync::{Arc, Weak};
 use super::Shared;
 use super::queue::Queue;
 use crate::algorithm::Rules;
-use crate::store::Store;
+use crate::store::Table;
 
 pub(super) struct Issuer {
     pub(super) rules: Arc<Rules>,
     shared: Weak<Shared>,
     /// Of its own, for limiters of one store share budgets and go one by one.
-    store: Weak<dyn Store>,
+    store: Weak<Table>,
 }
 
 impl Issuer {
@@ -26,12 +26,12 @@ impl Issuer {
     /// Does something to the store, and then tells those who wait for its limiter; what of both is still
     /// there.
     #[inline]
-    pub(super) fn reach(&self, then: impl FnOnce(&dyn Store), tell: impl FnOnce(&Queue)) {
+    pub(super) fn reach(&self, then: impl FnOnce(&Table), tell: impl FnOnce(&Queue)) {
         if let Some(shared) = self.shared.upgrade() {
-            then(&*shared.store);
+            then(&shared.store);
             tell(&shared.queue);
         } else if let Some(store) = self.store.upgrade() {
-            then(&*store);
+            then(&store);
         }
     }
 }

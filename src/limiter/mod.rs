@@ -57,7 +57,7 @@ use crate::signals::Signals;
 use crate::store::Local;
 #[cfg(feature = "redis")]
 use crate::store::redis::wire::What;
-use crate::store::{Answer, AnyStore, Home, Part, PartAnswer, PauseAsk, Space, Store, When};
+use crate::store::{Answer, AnyStore, Home, Part, PartAnswer, PauseAsk, Space, Table, When};
 
 /// The longest that a service's pause is held before one call probes it, again and again.
 const MAX_PAUSE_US: u64 = 3_600_000_000;
@@ -104,7 +104,7 @@ impl Drop for Core {
 
 /// What outlives a change of policy.
 struct Shared {
-    store: Arc<dyn Store>,
+    store: Arc<Table>,
     queue: Queue,
     answers: Answers,
     closed: AtomicBool,
@@ -114,7 +114,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(store: Arc<dyn Store>) -> Self {
+    fn new(store: Arc<Table>) -> Self {
         Self {
             store,
             queue: Queue::default(),
@@ -256,15 +256,15 @@ impl Limiter {
     /// The way of a call that does not wait: the store grants it in one step, or nothing happened.
     #[inline]
     pub(crate) fn grant(&self, ask: &Ask<'_>, at: Option<u64>) -> Option<Permit> {
-        let plan = self.core.current.load();
         if !self.core.shared.is_free() {
             return None;
         }
-        let mut stated = Costs::new();
+        let plan = self.core.current.load();
+        let stated;
         let costs = match plan.rules.usual(&ask.costs) {
             Some(usual) => usual,
             None => {
-                plan.rules.costs_into(&ask.costs, &mut stated).ok()?;
+                stated = plan.rules.costs(&ask.costs).ok()?;
                 &stated
             }
         };
@@ -274,7 +274,7 @@ impl Limiter {
     /// What the store says about an ask now; `None` if others wait before it.
     fn ask_now(&self, plan: &Plan, ask: &Ask<'_>, costs: &Costs) -> Option<(Answer, PartAnswer)> {
         let part = plan.part(self.margin, ask.key, costs);
-        let store = &*plan.shared.store;
+        let store = &plan.shared.store;
         if !plan.policy.is_observe_only() && plan.shared.queue.is_ahead(&part, store) {
             return None;
         }
@@ -329,7 +329,7 @@ impl Limiter {
         let paused_us = standing.paused_until.map(|until| until - standing.now);
         Peek {
             decision: Decision::standing(plan.rules.labels.clone(), paused_us, standing.levels),
-            waiting: self.core.shared.queue.waiting(&part, &*self.core.shared.store),
+            waiting: self.core.shared.queue.waiting(&part, &self.core.shared.store),
         }
     }
 
@@ -390,11 +390,11 @@ impl Limiter {
     }
 
     /// Changes how a key stands, for everyone.
-    fn change(&self, key: &str, then: impl FnOnce(&dyn Store, Part<'_>)) {
+    fn change(&self, key: &str, then: impl FnOnce(&Table, Part<'_>)) {
         let plan = self.core.current.load();
         let part = plan.whole(self.margin, key);
         let Shared { store, queue, .. } = &*self.core.shared;
-        queue.change(&part, &**store, || then(&**store, part));
+        queue.change(&part, store, || then(store, part));
     }
 
     /// Changes the limits, at once and for everyone, those who wait included. What was used stays used,
@@ -443,7 +443,7 @@ impl Limiter {
             return fleet.waiting(key);
         }
         let plan = self.core.current.load();
-        self.core.shared.queue.waiting(&plan.whole(self.margin, key), &*self.core.shared.store)
+        self.core.shared.queue.waiting(&plan.whole(self.margin, key), &self.core.shared.store)
     }
 }
 

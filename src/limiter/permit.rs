@@ -34,7 +34,7 @@ impl Permit {
         let mut held = Held::new();
         if plan.shared.store.try_now(part, at, &mut held.grant) {
             held.set_issuer(&plan.issuer);
-            held.charged = Some(part.margin);
+            (held.charged, held.rides) = (Some(part.margin), part.rules.rides);
             #[cfg(feature = "metrics")]
             crate::metrics::granted(&plan.granted);
             Some(Self(Some(held)))
@@ -64,7 +64,7 @@ impl Permit {
         let mut held = Held::new();
         let charges = costs.into_iter().zip(marks).map(|(cost, mark)| Charged::new(cost, mark)).collect();
         held.grant = Grant { now: answer.now, ticket: part.ticket, charges };
-        held.charged = charged.then_some(margin);
+        (held.charged, held.rides) = (charged.then_some(margin), plan.rules.rides);
         held.later = Some(Box::new(later));
         held.set_issuer(&plan.issuer);
         #[cfg(feature = "metrics")]
@@ -218,19 +218,11 @@ impl Permit {
 }
 
 impl Drop for Permit {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        let Some(held) = self.0.take() else { return };
-        let issuer = held.issuer();
-        if let Some(margin) = held.charged.filter(|_| issuer.rules.rides) {
-            #[cfg(feature = "redis")]
-            if let Some(fleet) = held.fleet() {
-                fleet.free_seats(&held.charge(margin));
-                return held.spare();
-            }
-            issuer.reach(|store| store.release(held.charge(margin)), |queue| queue.freed(held.grant.ticket));
+        if let Some(held) = self.0.take() {
+            held.spare();
         }
-        held.spare();
     }
 }
 

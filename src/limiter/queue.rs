@@ -23,7 +23,7 @@ use super::{Ask, Plan, Refused, RefusedKind};
 use crate::algorithm::Costs;
 use crate::clock;
 use crate::limit::Margin;
-use crate::store::{Part, Store, Ticket};
+use crate::store::{Part, Table, Ticket};
 
 /// The lines of one limiter.
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Queue {
 
     /// Whether callers wait who are before a new one. Whose slot has come is granted first, for the line's
     /// task may be late.
-    pub(super) fn is_ahead(&self, part: &Part<'_>, store: &dyn Store) -> bool {
+    pub(super) fn is_ahead(&self, part: &Part<'_>, store: &Table) -> bool {
         if self.is_empty() {
             return false;
         }
@@ -86,7 +86,7 @@ impl Queue {
     }
 
     /// Callers that wait for a key.
-    pub(super) fn waiting(&self, part: &Part<'_>, store: &dyn Store) -> usize {
+    pub(super) fn waiting(&self, part: &Part<'_>, store: &Table) -> usize {
         self.lines.lock().of(store.hash(part), part.key).map(|line| line.waiting()).sum()
     }
 
@@ -277,7 +277,7 @@ impl Queue {
 
     /// Changes how a key stands: `then` pauses, drains or resumes it. What was booked ahead is booked again,
     /// and whoever cannot make it any more is told now.
-    pub(super) fn change(&self, part: &Part<'_>, store: &dyn Store, then: impl FnOnce()) {
+    pub(super) fn change(&self, part: &Part<'_>, store: &Table, then: impl FnOnce()) {
         let hash = store.hash(part);
         self.work(|lines, wakers| {
             lines.unbook(hash, part.key);

@@ -158,15 +158,15 @@ impl Entry {
             && self.pause.is_none()
             && let Some(mark) = rule.try_now(state, now, cost)
         {
-            grant.charges_of(1)[0] = Charged::new(cost, mark);
+            grant.fill(Charged::new(cost, mark));
             self.permits += u32::from(part.rules.rides);
             return true;
         }
-        !self.is_booked_after(at) && self.try_all(part, now, grant)
+        !self.is_booked_after(at) && self.try_all(*part, now, grant)
     }
 
     #[inline(never)]
-    fn try_all(&mut self, part: &Part<'_>, now: u64, grant: &mut Grant) -> bool {
+    fn try_all(&mut self, part: Part<'_>, now: u64, grant: &mut Grant) -> bool {
         let drained = match &self.pause {
             None => 0,
             Some(pause) if pause.holds(now).is_some() => return false,

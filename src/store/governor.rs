@@ -17,10 +17,8 @@ use governor::state::keyed::KeyedStateStore;
 use governor::{NotUntil, RateLimiter};
 
 use super::{
-    Answer, AnyStore, Charge, Charged, Charges, Forecast, Grant, Local, Outcome, Part, PartAnswer, PauseAsk,
-    Space, Standing, Store, Ticket, When,
+    Answer, AnyStore, Charge, Charged, Charges, Grant, Home, Outcome, Part, PartAnswer, Table, Ticket,
 };
-use crate::algorithm::State;
 use crate::clock::{self, micros};
 use crate::limit::Kind;
 use crate::policy::{ConfigError, Policy};
@@ -46,16 +44,13 @@ use crate::policy::{ConfigError, Policy};
 /// # Ok::<(), forbear::ConfigError>(())
 /// ```
 #[derive(Clone)]
-pub struct Governor(Arc<Cells>);
+pub struct Governor(Arc<Table>);
 
 /// Takes a cell under a key, or says how long until there may be one.
 type Check = dyn Fn(&str) -> Result<(), Duration> + Send + Sync;
 
-struct Cells {
-    check: Box<Check>,
-    /// Seats and pauses.
-    local: Local,
-}
+/// The cells of a limiter of governor's.
+pub(super) struct Cells(Box<Check>);
 
 impl Governor {
     /// Over a limiter with keys: any whose keys can be made of a `&str`.
@@ -88,7 +83,7 @@ impl Governor {
     }
 
     fn of(check: impl Fn(&str) -> Result<(), Duration> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Cells { check: Box::new(check), local: Local::new() }))
+        Self(Arc::new(Table::beside(Cells(Box::new(check)))))
     }
 }
 
@@ -100,7 +95,7 @@ impl std::fmt::Debug for Governor {
 
 impl From<Governor> for AnyStore {
     fn from(governor: Governor) -> Self {
-        AnyStore(super::Home::Here(governor.0))
+        AnyStore(Home::Here(governor.0))
     }
 }
 
@@ -110,16 +105,15 @@ impl From<&Governor> for AnyStore {
     }
 }
 
-impl Cells {
-    /// Gives back what the local store took for a part that governor refused.
-    fn take_back(&self, part: &Part<'_>, ticket: Ticket, now: u64, charges: &[Charged]) {
-        let Part { rules, margin, .. } = *part;
-        self.local.0.take_back(Charge { ticket, rules, margin, slot: now, charges }, None);
+impl std::fmt::Debug for Cells {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cells")
     }
 }
 
-impl Store for Cells {
-    fn check(&self, policy: &Policy) -> Result<(), ConfigError> {
+impl Cells {
+    /// Whether a policy has no rate beside governor's.
+    pub(super) fn check(&self, policy: &Policy) -> Result<(), ConfigError> {
         match policy.limits().iter().find(|limit| !matches!(limit.kind, Kind::Concurrency(_))) {
             None => Ok(()),
             Some(limit) => Err(ConfigError::Field {
@@ -133,93 +127,39 @@ impl Store for Cells {
         }
     }
 
-    fn ahead_us(&self) -> u64 {
-        0
+    /// Takes a cell, or says how long until there may be one.
+    pub(super) fn take(&self, key: &str) -> Result<(), Duration> {
+        (self.0)(key)
     }
 
-    fn try_now(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool {
-        if !self.local.0.try_now(part, at, grant) {
-            return false;
+    /// Takes the cell of a call that the table granted, or gives back what the table took for it.
+    pub(super) fn take_now(&self, table: &Table, part: &Part<'_>, grant: &Grant) -> bool {
+        let taken = self.take(part.key).is_ok();
+        if !taken {
+            give_back(table, part, grant.ticket, grant.now, &grant.charges);
         }
-        let granted = (self.check)(part.key).is_ok();
-        if !granted {
-            self.take_back(part, grant.ticket, grant.now, &grant.charges);
-        }
-        granted
+        taken
     }
 
-    /// Of several parts that governor counts, those before the one that it refuses are lost to it.
-    fn decide(&self, parts: &[Part<'_>], _: When) -> Answer {
-        let mut answer = self.local.0.decide(parts, When::NOW);
+    /// The same for several parts. Of those that governor counts, those before the one that it refuses are lost to it.
+    pub(super) fn take_all(&self, table: &Table, parts: &[Part<'_>], mut answer: Answer) -> Answer {
         if answer.outcome != Outcome::Granted {
             return answer;
         }
-        let Some(wait) = parts.iter().find_map(|part| (self.check)(part.key).err()) else { return answer };
+        let Some(wait) = parts.iter().find_map(|part| self.take(part.key).err()) else { return answer };
         for (part, answered) in parts.iter().zip(&mut answer.parts) {
             let marks = answered.marks.iter().zip(part.costs);
             let charges = marks.map(|(mark, cost)| Charged::new(*cost, *mark)).collect::<Charges>();
-            self.take_back(part, answered.ticket, answer.now, &charges);
+            give_back(table, part, answered.ticket, answer.now, &charges);
             *answered = PartAnswer { ticket: answered.ticket, ..PartAnswer::default() };
         }
         (answer.outcome, answer.at) = (Outcome::Refused, clock::now_us() + micros(wait).max(1));
         answer
     }
+}
 
-    fn charge(&self, part: Part<'_>) {
-        // Sent already: as much of it as governor takes.
-        _ = (self.check)(part.key);
-        self.local.0.charge(part);
-    }
-
-    fn open(&self, policy: &str) -> Space {
-        self.local.0.open(policy)
-    }
-
-    fn hash(&self, part: &Part<'_>) -> u64 {
-        self.local.0.hash(part)
-    }
-
-    fn leave(&self, space: Space) {
-        self.local.0.leave(space);
-    }
-
-    fn bound_keys(&self, keys: usize) {
-        self.local.0.bound_keys(keys);
-    }
-
-    fn take_back(&self, charge: Charge<'_>, before: Option<&[Option<State>]>) {
-        self.local.0.take_back(charge, before);
-    }
-
-    fn free_seats(&self, charge: Charge<'_>) {
-        self.local.0.free_seats(charge);
-    }
-
-    fn release(&self, charge: Charge<'_>) {
-        self.local.0.release(charge);
-    }
-
-    fn settle(&self, charge: Charge<'_>, index: usize, used: u64) {
-        self.local.0.settle(charge, index, used);
-    }
-
-    fn pause(&self, part: Part<'_>, pause: PauseAsk) {
-        self.local.0.pause(part, pause);
-    }
-
-    fn drain(&self, part: Part<'_>) {
-        self.local.0.drain(part);
-    }
-
-    fn resume(&self, part: Part<'_>, answered: Option<u64>) {
-        self.local.0.resume(part, answered);
-    }
-
-    fn peek(&self, part: Part<'_>) -> Standing {
-        self.local.0.peek(part)
-    }
-
-    fn forecast(&self, part: Part<'_>) -> Forecast {
-        self.local.0.forecast(part)
-    }
+/// Gives back what a table took for a part that governor refused.
+fn give_back(table: &Table, part: &Part<'_>, ticket: Ticket, now: u64, charges: &[Charged]) {
+    let Part { rules, margin, .. } = *part;
+    table.take_back(Charge { ticket, rules, margin, slot: now, charges }, None);
 }

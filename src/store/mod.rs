@@ -7,10 +7,12 @@
 mod entry;
 #[cfg(feature = "governor")]
 mod governor;
+mod keys;
 mod local;
 mod names;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod table;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,11 +24,11 @@ pub use governor::Governor;
 pub use local::Local;
 #[cfg(feature = "redis")]
 pub use redis::{Existing, Health, OnOutage, Redis};
+pub(crate) use table::Table;
 
-use crate::algorithm::{AHEAD_US, Mark, Rules, State};
+use crate::algorithm::{Mark, Rules, State};
 use crate::decision::Level;
 use crate::limit::Margin;
-use crate::policy::{ConfigError, Policy};
 
 /// A store of any kind; every store of this module turns into one.
 #[derive(Clone)]
@@ -36,7 +38,7 @@ pub struct AnyStore(pub(crate) Home);
 #[derive(Clone)]
 pub(crate) enum Home {
     /// In this process.
-    Here(Arc<dyn Store>),
+    Here(Arc<Table>),
     /// In a Redis that a fleet shares.
     #[cfg(feature = "redis")]
     Fleet(Redis),
@@ -152,6 +154,15 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
+    /// The charge of the only limit.
+    #[inline(always)]
+    fn fill(&mut self, charged: Charged) {
+        match &mut *self.charges {
+            [only] => *only = charged,
+            _ => self.charges_of(1)[0] = charged,
+        }
+    }
+
     /// The charges of so many limits, to be filled in. Most permits of a thread count as many as the one before,
     /// and to overwrite costs a fraction of what it costs to push.
     #[inline(always)]
@@ -233,52 +244,4 @@ pub(crate) struct Forecast {
     /// The first instant at which anything can go: now, or the end of a pause.
     pub(crate) from: u64,
     pub(crate) states: SmallVec<[State; 3]>,
-}
-
-/// Where state lives. Every method is one atomic step.
-pub(crate) trait Store: Send + Sync {
-    /// The space of the policies of this name.
-    fn open(&self, policy: &str) -> Space;
-    /// A number that is the same for the same key, and nearly always another for another key.
-    fn hash(&self, part: &Part<'_>) -> u64;
-    /// Gives a space back: the limiter that opened it is gone.
-    fn leave(&self, space: Space);
-    /// Whether it can decide over these limits.
-    fn check(&self, _policy: &Policy) -> Result<(), ConfigError> {
-        Ok(())
-    }
-    /// How far ahead of now it books a slot.
-    fn ahead_us(&self) -> u64 {
-        AHEAD_US
-    }
-    /// Grants one part at now, fills in `grant` and says so, or writes nothing: the way of every call
-    /// that does not wait. Now is the instant given, or else the clock's.
-    fn try_now(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool;
-    /// Bounds the keys kept, where no bound was stated; nothing to do where a store forgets by itself.
-    fn bound_keys(&self, keys: usize);
-    /// Decides over all parts: charges all at one instant, or writes nothing.
-    fn decide(&self, parts: &[Part<'_>], when: When) -> Answer;
-    /// Charges whatever the state: for what was already sent.
-    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client's side asks for it"))]
-    fn charge(&self, part: Part<'_>);
-    /// Takes a booking back if it is still the last one, and its seats and its turn as a probe in any case.
-    fn take_back(&self, charge: Charge<'_>, before: Option<&[Option<State>]>);
-    /// Gives back the seats of a permit that stays: they cost 0 from then on.
-    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client's side asks for it"))]
-    fn free_seats(&self, charge: Charge<'_>);
-    /// Gives back what rides on a permit that goes: its seats, and that its key has to be kept for it.
-    fn release(&self, charge: Charge<'_>);
-    /// Corrects the charge under the limit at `index` to what was really used. In one step with the state, so
-    /// that of two corrections the second starts from the first.
-    fn settle(&self, charge: Charge<'_>, index: usize, used: u64);
-    /// Holds a key, or holds it longer; never shorter.
-    fn pause(&self, part: Part<'_>, pause: PauseAsk);
-    /// Empties a key's budgets as of now.
-    fn drain(&self, part: Part<'_>);
-    /// Ends a pause; for a call that was `answered` well, sent at that instant, only if it is the pause's probe.
-    fn resume(&self, part: Part<'_>, answered: Option<u64>);
-    /// How a key stands.
-    fn peek(&self, part: Part<'_>) -> Standing;
-    /// What waiting callers will find.
-    fn forecast(&self, part: Part<'_>) -> Forecast;
 }

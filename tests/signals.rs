@@ -79,9 +79,15 @@ fn b053_a_fraction_is_read_and_rounds_up() {
 
 #[test]
 fn a_unit_that_is_spelled_out_leaves_no_doubt() {
-    for (value, secs) in
-        [("30 s", 30), ("30 seconds", 30), ("1 Second", 1), ("2 min", 120), ("0.5 hours", 1_800)]
-    {
+    for (value, secs) in [
+        ("30 s", 30),
+        ("30 seconds", 30),
+        ("1 Second", 1),
+        ("2 min", 120),
+        ("0.5 hours", 1_800),
+        ("2000 milliseconds", 2),
+        ("1 day", 86_400),
+    ] {
         assert_eq!(wait(&[("retry-after", value)]), seconds(secs), "{value:?}");
     }
     for value in ["30 apples", "s", "- 30 s", "30 s ago"] {
@@ -98,6 +104,29 @@ fn a_reset_that_was_joined_or_has_parameters_is_read() {
     }
     let fields = [date, ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "soon")];
     assert_eq!(wait(&fields), None);
+    for (name, reset, secs) in
+        [("reset-after", "17, 60", 60), ("reset-in", "7;w=60", 7), ("reset-ms", "1, 2000", 2)]
+    {
+        let name = format!("x-ratelimit-{name}");
+        assert_eq!(wait(&[("x-ratelimit-remaining", "0"), (&name, reset)]), seconds(secs), "{name}: {reset}");
+    }
+}
+
+#[test]
+fn lists_without_end_are_one_budget() {
+    let (zeros, ones) = (["0"; 20_000].join(","), ["1"; 20_000].join(","));
+    let signals = read(429, &[("x-ratelimit-remaining", &zeros), ("x-ratelimit-reset", &ones)]);
+    assert_eq!((signals.budgets().len(), signals.wait()), (1, seconds(1)));
+}
+
+#[test]
+fn of_two_limits_the_one_that_is_known_counts_in_any_order() {
+    let mut lines = [("x-ratelimit-limit", "-1"), ("x-rate-limit", "700"), ("x-ratelimit-remaining", "9")];
+    for _ in 0..2 {
+        let signals = read(200, &lines);
+        assert_eq!(signals.binding().and_then(|budget| budget.limit()), Some(700), "{lines:?}");
+        lines.reverse();
+    }
 }
 
 #[test]

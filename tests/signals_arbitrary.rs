@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-const NAMES: [&str; 60] = [
+const NAMES: [&str; 66] = [
     "retry-after",
     "retry-after",
     "retry-after-ms",
@@ -33,6 +33,9 @@ const NAMES: [&str; 60] = [
     "x-ratelimit-used",
     "x-ratelimit-reset",
     "x-ratelimit-reset-after",
+    "x-ratelimit-reset-at",
+    "x-ratelimit-reset-in",
+    "x-ratelimit-reset-ms",
     "x-ratelimit-next",
     "x-ratelimit-retry-after",
     "x-ratelimit-resource",
@@ -57,6 +60,9 @@ const NAMES: [&str; 60] = [
     "anthropic-priority-input-tokens-reset",
     "x-sib-ratelimit-reset",
     "x-app-limit-24hour-reset",
+    "x-contentful-ratelimit-reset",
+    "x-contentful-ratelimit-second-remaining",
+    "fastly-ratelimit-reset",
     "x-amzn-ratelimit-limit",
     "x-amzn-errortype",
     "x-hubspot-ratelimit-max",
@@ -72,7 +78,7 @@ const NAMES: [&str; 60] = [
     "zendesk-ratelimit-tickets-index",
 ];
 
-const VALUES: [&str; 47] = [
+const VALUES: [&str; 50] = [
     "0",
     "1",
     "60",
@@ -84,6 +90,9 @@ const VALUES: [&str; 47] = [
     "0.0167",
     "598.0",
     "120, 60",
+    "0, 1000",
+    "1, 1419704",
+    "00:01:02.5000000",
     "Sun, 29 Nov 2026 11:55:00 GMT",
     "Sun, 29 Nov 2026 12:00:00 GMT",
     "Sun, 29 Nov 2026 12:01:30 GMT",

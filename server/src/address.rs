@@ -4,7 +4,7 @@
 //! Everything here reads what a stranger may have written, so the work is bounded, an address is an address
 //! or nothing, and a caller never chooses its own key: only hops that trusted proxies appended count.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::HeaderName;
 use http::request::Parts;
@@ -72,15 +72,18 @@ fn address(member: &[u8]) -> Option<IpAddr> {
     inner.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
 }
 
-/// The key of an address: IPv4 as it is, also if it is mapped into IPv6; IPv6 by /64, for that is what one
-/// subscriber has at least.
+/// The key of an address: IPv4 as it is, also if it is mapped into IPv6 or a translator in front of an
+/// IPv6-only server writes it as one (RFC 6052, 2.1); IPv6 by /64, for that is what one subscriber has at
+/// least.
 pub(crate) fn key_of(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
+        IpAddr::V6(address) => match address.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)).to_string()
+            }
+            [a, b, c, d, ..] => format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0)),
+        },
     }
 }
 

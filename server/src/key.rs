@@ -42,7 +42,8 @@ impl Key {
         Self { class, find: Arc::new(find), fault: None }
     }
 
-    /// The address of the connection's peer: IPv4 (mapped into IPv6 or not) by address, IPv6 by /64.
+    /// The address of the connection's peer: IPv4 by address, also where it is mapped or translated into
+    /// IPv6; IPv6 by /64.
     /// Headers are not looked at; behind a proxy, where every peer is the proxy, use
     /// [`behind_proxies`](Self::behind_proxies).
     ///
@@ -172,6 +173,9 @@ mod tests {
         assert_eq!(Key::peer().find(&head("[::ffff:192.0.2.1]:1")), found("192.0.2.1"));
         assert_eq!(Key::peer().find(&head("192.0.2.1:2")), found("192.0.2.1"));
         assert_eq!(Key::peer().find(&head("[::ffff:198.51.100.7]:1")), found("198.51.100.7"));
+        assert_eq!(Key::peer().find(&head("[64:ff9b::192.0.2.1]:1")), found("192.0.2.1"));
+        assert_eq!(Key::peer().find(&head("[64:ff9b::198.51.100.7]:1")), found("198.51.100.7"));
+        assert_eq!(Key::peer().find(&head("[64:ff9b:1::192.0.2.1]:1")), found("64:ff9b:1::/64"));
         assert_eq!(Key::peer().find(&head("[2001:db8:1:2:3::4]:1")), found("2001:db8:1:2::/64"));
         assert_eq!(Key::peer().find(&head("[2001:db8:1:3::]:1")), found("2001:db8:1:3::/64"));
     }

@@ -14,6 +14,7 @@ use super::clock::{Clock, FixedClock};
 use super::field::Fields;
 use super::number::{Decimal, LONGEST, from_millis, go_duration};
 use super::quota::name_unit;
+use super::retry_after::Asked;
 use super::{Profile, Source, quota};
 
 /// Larger bodies are not read.
@@ -35,6 +36,7 @@ impl Told {
         if body.len() > MOST_BYTES {
             return Self::default();
         }
+        let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let body = match serde_json::from_slice::<Value>(body) {
             Ok(Value::Array(parts)) => parts.into_iter().next().unwrap_or_default(),
             Ok(body) => body,
@@ -87,7 +89,9 @@ impl Told {
             }
         }
         let fields = Fields::gather(Profile::Generic, &headers);
-        quota::read(Profile::Generic, &fields, clock, &mut self.budgets);
+        let asked = Asked::read(&fields, clock).wait();
+        self.wait = self.wait.max(asked.map(|(wait, _)| wait));
+        quota::read(&fields, clock, &mut self.budgets);
         self.budgets.iter_mut().for_each(|budget| budget.source = Source::Body);
     }
 }
@@ -101,7 +105,7 @@ fn wait(body: &Value) -> Option<Duration> {
         let seconds = SECONDS.iter().filter_map(|name| time(&place[*name], |n| n.seconds()));
         seconds.chain(MILLIS.iter().filter_map(|name| time(&place[*name], |n| n.millis())))
     });
-    stated.chain(retry_info(&body["error"]["details"])).max()
+    stated.chain(retry_info(&body["error"]["details"])).chain(retry_info(&body["details"])).max()
 }
 
 /// google.rpc.RetryInfo, whose delay is a protobuf Duration: a decimal that ends in `s`.

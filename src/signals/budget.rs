@@ -9,6 +9,10 @@ use std::time::Duration;
 
 use super::Source;
 
+/// What of a call there is more than one, as the names of fields spell it.
+const COSTS: [&str; 9] =
+    ["token", "byte", "character", "complexity", "cost", "credit", "image", "point", "unit"];
+
 /// The state of one limit, as the service told it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
@@ -85,7 +89,16 @@ impl Budget {
 
     /// Whether it counts something that one call may need more than one of.
     pub(super) fn counts_cost(&self) -> bool {
-        self.unit.as_deref().is_some_and(|unit| !unit.contains("request"))
+        self.unit.as_deref().is_some_and(|unit| match self.source {
+            Source::RateLimit => !unit.contains("request"),
+            // Out of a field's name it may as well be a group of calls, such as `search` or `user`.
+            _ => COSTS.iter().any(|cost| unit.contains(cost)),
+        })
+    }
+
+    /// Whether it is a reset alone, that the service may mean for all of its counters.
+    pub(super) fn is_common_reset(&self) -> bool {
+        self.is_unknown() && self.reset.is_some() && self.unit.is_none() && self.window.is_none()
     }
 
     /// Whether nothing was said about what is left.

@@ -96,6 +96,14 @@ impl<'h> Clock<'h> {
         };
         (then < END_OF_2100).then(|| self.until(|_| Some(then)))?.map(Reset::At)
     }
+
+    /// Reads the value of a reset field whose name or service says milliseconds: from now below 10^11.
+    pub(super) fn reset_millis(&self, text: &[u8]) -> Option<Reset> {
+        match Decimal::parse(unquote(trim(text))) {
+            Some(number) if number.whole < 100_000_000_000 => Some(Reset::In(number.millis())),
+            _ => self.reset(text),
+        }
+    }
 }
 
 /// A [`Clock`] that may outlive its response's headers.

@@ -4,6 +4,8 @@
 //! and JavaScript's `Date` string, all into milliseconds of the Unix epoch. A date that does not exist is
 //! `None`; nothing is ever normalised, guessed or read in a local zone.
 
+use std::time::Duration;
+
 use super::number::{Decimal, trim, unquote};
 
 pub(super) const SECOND: i64 = 1_000;
@@ -132,6 +134,13 @@ fn time_of_day(text: &[u8]) -> Option<i64> {
     };
     let real = hour < 24 && minute < 60 && parts.next().is_none();
     real.then_some(hour * HOUR + minute * MINUTE + seconds)
+}
+
+/// A length of time of less than a day as .NET prints one, `00:01:02.5`.
+pub(super) fn time_span(text: &[u8]) -> Option<Duration> {
+    let has_seconds = text.iter().filter(|byte| **byte == b':').count() == 2;
+    let millis = has_seconds.then(|| time_of_day(text))??;
+    Some(Duration::from_millis(millis.unsigned_abs()))
 }
 
 /// How far a zone is ahead of UTC. One that we do not know could be anywhere, so it is `None`.

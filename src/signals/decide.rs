@@ -50,10 +50,8 @@ impl Facts<'_> {
         let class = self.class();
         let (binding, is_cause) = self.binding();
         // Nothing is to be repeated where the class is none, so its budgets hold only the next call.
-        let budget = binding.filter(|_| is_cause && class != Class::None).and_then(|index| {
-            let budget = &self.budgets[index];
-            budget.reset().map(|reset| (reset, budget.source()))
-        });
+        let budget =
+            binding.filter(|_| is_cause && class != Class::None).and_then(|index| self.reset_of(index));
         let wait = self.longest(budget).or_else(|| {
             let floor = if class == Class::Throttle { self.documented() } else { None };
             floor.map(|floor| (floor, Source::Vendor))
@@ -90,6 +88,8 @@ impl Facts<'_> {
             429 | 529 => Class::Throttle,
             403 | 413 | 503 if is_limit => Class::Throttle,
             408 | 425 | 500 | 502 | 503 | 504 => Class::Transient,
+            // A code that no standard names is its class's first (RFC 9110, 15), such as Cloudflare's 520 to 530.
+            509 | 512..600 => Class::Transient,
             400.. if self.should_retry == Some(true) => Class::Transient,
             _ => Class::None,
         }
@@ -132,6 +132,14 @@ impl Facts<'_> {
         let nearest =
             self.budgets.iter().enumerate().min_by(|(_, one), (_, other)| one.by_what_is_left(other));
         (nearest.map(|(index, _)| index), false)
+    }
+
+    /// When a budget resets; a service may state one reset for all of its counters.
+    fn reset_of(&self, index: usize) -> Option<(Duration, Source)> {
+        let common =
+            || self.budgets.iter().filter(|budget| budget.is_common_reset()).max_by_key(|b| b.reset());
+        let stated = Some(&self.budgets[index]).filter(|budget| budget.reset().is_some()).or_else(common)?;
+        stated.reset().map(|reset| (reset, stated.source()))
     }
 
     /// What a service's documentation asks for when a throttle states no wait.

@@ -40,6 +40,13 @@ pub(super) struct Quota<'h> {
     pub(super) role: Role,
 }
 
+impl Quota<'_> {
+    /// Whether both are about the same budget.
+    pub(super) fn is_beside(&self, other: &Quota<'_>) -> bool {
+        self.family == other.family && self.key == other.key
+    }
+}
+
 /// Fields that speak of the same budgets.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Family {
@@ -50,6 +57,8 @@ pub(super) enum Family {
     Anthropic,
     AnthropicPriority,
     Brevo,
+    Contentful,
+    Fastly,
     TwitterUser,
     TwitterApp,
 }
@@ -61,12 +70,13 @@ pub(super) enum Role {
     Used,
     Reset,
     ResetAfter,
+    ResetMillis,
     Standing,
     Name,
     RetryAfter,
 }
 
-const STEMS: [(&str, Family); 9] = [
+const STEMS: [(&str, Family); 11] = [
     ("ratelimit", Family::Ietf),
     ("x-ratelimit", Family::X),
     ("x-rate-limit", Family::X),
@@ -74,6 +84,8 @@ const STEMS: [(&str, Family); 9] = [
     ("anthropic-ratelimit", Family::Anthropic),
     ("anthropic-priority", Family::AnthropicPriority),
     ("x-sib-ratelimit", Family::Brevo),
+    ("x-contentful-ratelimit", Family::Contentful),
+    ("fastly-ratelimit", Family::Fastly),
     ("x-user-limit-24hour", Family::TwitterUser),
     ("x-app-limit-24hour", Family::TwitterApp),
 ];
@@ -89,9 +101,15 @@ const COUNTED: [(&str, Role); 6] = [
 ];
 
 /// Roles whose name is the whole rest.
-const ALONE: [(&str, Role); 8] = [
+const ALONE: [(&str, Role); 14] = [
     ("resettime", Role::Reset),
     ("reset-time", Role::Reset),
+    ("reset-timestamp", Role::Reset),
+    ("reset-date", Role::Reset),
+    ("reset-at", Role::Reset),
+    ("reset-in", Role::ResetAfter),
+    ("reset-seconds", Role::ResetAfter),
+    ("reset-ms", Role::ResetMillis),
     ("next", Role::Reset),
     ("observed", Role::Used),
     ("name", Role::Name),
@@ -145,12 +163,12 @@ fn recognise(profile: Profile, name: &str) -> Option<Field<'_>> {
         "x-should-retry" | "stripe-should-retry" => Some(Field::ShouldRetry),
         "ratelimit" => Some(Field::RateLimit),
         "ratelimit-policy" => Some(Field::RateLimitPolicy),
-        name if matches!(name.as_bytes().first(), Some(b'r' | b'x' | b'a')) => quota(name),
+        name if matches!(name.as_bytes().first(), Some(b'r' | b'x' | b'a' | b'f')) => quota(profile, name),
         _ => None,
     }
 }
 
-fn quota(name: &str) -> Option<Field<'_>> {
+fn quota(profile: Profile, name: &str) -> Option<Field<'_>> {
     let (rest, family) = STEMS.iter().find_map(|(stem, family)| {
         let rest = name.strip_prefix(stem)?;
         (rest.is_empty() || rest.starts_with('-')).then_some((rest, *family))
@@ -162,6 +180,9 @@ fn quota(name: &str) -> Option<Field<'_>> {
     };
     Some(match role {
         Role::RetryAfter => Field::XRetryAfter,
+        Role::Reset if profile == Profile::Prisjakt && family == Family::X => {
+            Field::Quota(Quota { family, key, role: Role::ResetMillis })
+        }
         role => Field::Quota(Quota { family, key, role }),
     })
 }

@@ -107,6 +107,15 @@ impl fmt::Display for Class {
 pub struct Signals {
     profile: Profile,
     status: StatusCode,
+    /// `None` of the many that are no error and say nothing.
+    said: Option<Box<Said>>,
+    pub(crate) sent: Option<Instant>,
+    pub(crate) received: Option<Instant>,
+}
+
+/// The facts of a response that says something, and what they come to.
+#[derive(Clone, Debug)]
+struct Said {
     /// Kept where the body may hold an instant.
     clock: Option<FixedClock>,
     asked: Option<(Duration, Source)>,
@@ -116,8 +125,6 @@ pub struct Signals {
     own: Own,
     budgets: Vec<Budget>,
     verdict: Verdict,
-    pub(crate) sent: Option<Instant>,
-    pub(crate) received: Option<Instant>,
 }
 
 impl Signals {
@@ -146,38 +153,8 @@ impl Signals {
         headers: &HeaderMap,
         received_at: impl FnOnce() -> SystemTime,
     ) -> Self {
-        let fields = Fields::gather(profile, headers);
-        let needs_clock = !fields.lines.is_empty() || profile == Profile::OpenRouter;
-        let received_at = if needs_clock { received_at() } else { SystemTime::UNIX_EPOCH };
-        let age =
-            fields.age.and_then(|age| Decimal::parse(trim(age))).map_or(Duration::ZERO, Decimal::seconds);
-        let clock = Clock::new(received_at, fields.date, age);
-        let asked = Asked::read(&fields, &clock);
-        let mut budgets = Vec::new();
-        let mut own = Own::default();
-        // A cached response counted no call of ours (draft-ietf-httpapi-ratelimit-headers: ignore it).
-        if !fields.lines.is_empty() && age.is_zero() {
-            ratelimit::read(&fields, &mut budgets);
-            quota::read(profile, &fields, &clock, &mut budgets);
-            own = vendor::read(profile, &fields, &clock, &mut budgets);
-        }
-        let clock = (profile == Profile::OpenRouter).then(|| clock.fixed());
-        let mut signals = Self {
-            profile,
-            status,
-            clock,
-            asked: asked.wait(),
-            repaired: asked.repaired().and_then(Asked::wait),
-            told: None,
-            should_retry: should_retry(&fields),
-            own,
-            budgets,
-            verdict: Verdict { wait: None, source: Source::None, class: Class::None, binding: None },
-            sent: None,
-            received: None,
-        };
-        signals.decide();
-        signals
+        let said = Said::read(profile, status, &Fields::gather(profile, headers), received_at);
+        Self { profile, status, said, sent: None, received: None }
     }
 
     /// Adds what a JSON body says: a wait that the headers left out or told too short, or a verdict.
@@ -185,30 +162,15 @@ impl Signals {
     /// No number is ever taken from prose, and nothing from a body that is not JSON or is over 64 KiB.
     /// Without a profile only bodies of 429, 503 and 529 are looked at.
     pub fn with_body(mut self, body: &[u8]) -> Self {
-        let told = Told::read(self.profile, self.status, body, self.clock);
-        self.told = self.told.max(told.wait);
-        self.own.is_throttle |= told.is_throttle;
-        self.should_retry = self.should_retry.or(told.is_permanent.then_some(false));
-        self.budgets.extend(told.budgets);
-        self.decide();
+        let clock = self.said.as_ref().and_then(|said| said.clock);
+        let told = Told::read(self.profile, self.status, body, clock);
+        let said = self.said.get_or_insert_with(|| Box::new(Said::nothing()));
+        said.told = said.told.max(told.wait);
+        said.own.is_throttle |= told.is_throttle;
+        said.should_retry = said.should_retry.or(told.is_permanent.then_some(false));
+        said.budgets.extend(told.budgets);
+        said.decide(self.profile, self.status);
         self
-    }
-
-    fn decide(&mut self) {
-        self.verdict = self.facts().decide();
-    }
-
-    fn facts(&self) -> Facts<'_> {
-        Facts {
-            profile: self.profile,
-            status: self.status,
-            asked: self.asked,
-            told: self.told,
-            should_retry: self.should_retry,
-            is_throttle: self.own.is_throttle,
-            floor: self.own.floor,
-            budgets: &self.budgets,
-        }
     }
 
     /// The least time from the receipt to the next attempt, before own backoff, jitter and caps.
@@ -218,7 +180,7 @@ impl Signals {
     /// [`Signals::class`] tells whether it holds the key; that of an exhausted budget only where the
     /// response may be tried again.
     pub fn wait(&self) -> Option<Duration> {
-        self.verdict.wait
+        self.said.as_ref()?.verdict.wait
     }
 
     /// As [`Signals::wait`], with an epoch that a service put into `Retry-After` read as that instant.
@@ -226,37 +188,39 @@ impl Signals {
     /// By the standard such a value is a delay of half a century. This is the guess that it is not: only
     /// for a number from 10^9 that is, as an epoch in seconds, at most a day past or 31 days ahead.
     pub fn repaired_wait(&self) -> Option<Duration> {
-        match self.repaired {
-            None => self.wait(),
-            repaired => Facts { asked: repaired, ..self.facts() }.decide().wait,
+        let said = self.said.as_ref()?;
+        match said.repaired {
+            None => said.verdict.wait,
+            repaired => Facts { asked: repaired, ..said.facts(self.profile, self.status) }.decide().wait,
         }
     }
 
     /// Which signal decided [`Signals::wait`].
     pub fn source(&self) -> Source {
-        self.verdict.source
+        self.said.as_ref().map_or(Source::None, |said| said.verdict.source)
     }
 
     /// What kind of answer this is.
     pub fn class(&self) -> Class {
-        self.verdict.class
+        self.said.as_ref().map_or(Class::None, |said| said.verdict.class)
     }
 
     /// The service's own verdict (`x-should-retry` and its like), where it gave one.
     ///
     /// `false` ends the call; `true` still obeys attempts, `max_wait` and a body that can be sent again.
     pub fn should_retry(&self) -> Option<bool> {
-        self.should_retry
+        self.said.as_ref()?.should_retry
     }
 
     /// Every budget that was told, in the order of the fields.
     pub fn budgets(&self) -> &[Budget] {
-        &self.budgets
+        self.said.as_ref().map_or(&[], |said| &said.budgets)
     }
 
     /// The budget that binds: the exhausted one with the latest reset, else the one nearest to it.
     pub fn binding(&self) -> Option<&Budget> {
-        self.verdict.binding.map(|index| &self.budgets[index])
+        let said = self.said.as_ref()?;
+        said.verdict.binding.map(|index| &said.budgets[index])
     }
 
     /// The response's status.
@@ -273,6 +237,71 @@ impl Signals {
     #[cfg(feature = "client")]
     pub(crate) fn stamp(&mut self, sent: Instant, received: Instant) {
         (self.sent, self.received) = (Some(sent), Some(received));
+    }
+}
+
+impl Said {
+    fn nothing() -> Self {
+        Self {
+            clock: None,
+            asked: None,
+            repaired: None,
+            told: None,
+            should_retry: None,
+            own: Own::default(),
+            budgets: Vec::new(),
+            verdict: Verdict { wait: None, source: Source::None, class: Class::None, binding: None },
+        }
+    }
+
+    fn read(
+        profile: Profile,
+        status: StatusCode,
+        fields: &Fields<'_>,
+        received_at: impl FnOnce() -> SystemTime,
+    ) -> Option<Box<Self>> {
+        let keeps_clock = profile == Profile::OpenRouter;
+        if fields.lines.is_empty() && !keeps_clock && status.as_u16() < 400 {
+            return None;
+        }
+        let needs_clock = !fields.lines.is_empty() || keeps_clock;
+        let received_at = if needs_clock { received_at() } else { SystemTime::UNIX_EPOCH };
+        let age =
+            fields.age.and_then(|age| Decimal::parse(trim(age))).map_or(Duration::ZERO, Decimal::seconds);
+        let clock = Clock::new(received_at, fields.date, age);
+        let asked = Asked::read(fields, &clock);
+        let mut said = Self {
+            asked: asked.wait(),
+            repaired: asked.repaired().and_then(Asked::wait),
+            should_retry: should_retry(fields),
+            ..Self::nothing()
+        };
+        // A cached response counted no call of ours (draft-ietf-httpapi-ratelimit-headers: ignore it).
+        if !fields.lines.is_empty() && age.is_zero() {
+            ratelimit::read(fields, &mut said.budgets);
+            quota::read(fields, &clock, &mut said.budgets);
+            said.own = vendor::read(profile, fields, &clock, &mut said.budgets);
+        }
+        said.clock = keeps_clock.then(|| clock.fixed());
+        said.decide(profile, status);
+        Some(Box::new(said))
+    }
+
+    fn decide(&mut self, profile: Profile, status: StatusCode) {
+        self.verdict = self.facts(profile, status).decide();
+    }
+
+    fn facts(&self, profile: Profile, status: StatusCode) -> Facts<'_> {
+        Facts {
+            profile,
+            status,
+            asked: self.asked,
+            told: self.told,
+            should_retry: self.should_retry,
+            is_throttle: self.own.is_throttle,
+            floor: self.own.floor,
+            budgets: &self.budgets,
+        }
     }
 }
 

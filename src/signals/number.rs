@@ -53,7 +53,7 @@ impl<'a> Decimal<'a> {
         let scale = kept.iter().fold(1u128, |scale, _| scale * 10);
         let digits = kept.iter().fold(0u128, |sum, digit| sum * 10 + u128::from(digit - b'0'));
         let beyond = u128::from(rest.iter().any(|digit| *digit != b'0'));
-        u128::from(self.whole) * unit + (digits * unit).div_ceil(scale) + beyond
+        u128::from(self.whole) * unit + (digits * unit + beyond).div_ceil(scale)
     }
 
     pub(super) fn seconds(self) -> Duration {
@@ -123,10 +123,12 @@ pub(super) fn go_duration(text: &[u8]) -> Option<Duration> {
 
 /// Reads one number with its unit as a word, `30 seconds` or `2 min`.
 pub(super) fn spelled_duration(text: &[u8]) -> Option<Duration> {
-    const WORDS: [(&[&str], u128); 3] = [
+    const WORDS: [(&[&str], u128); 5] = [
+        (&["ms", "msec", "millis", "millisecond", "milliseconds"], NANOS_PER_MS),
         (&["s", "sec", "secs", "second", "seconds"], NANOS_PER_S),
         (&["min", "mins", "minute", "minutes"], 60 * NANOS_PER_S),
         (&["h", "hr", "hrs", "hour", "hours"], 3_600 * NANOS_PER_S),
+        (&["d", "day", "days"], 86_400 * NANOS_PER_S),
     ];
     let (number, rest) = Decimal::parse_prefix(text)?;
     let is_it = |word: &&str| trim(rest).eq_ignore_ascii_case(word.as_bytes());

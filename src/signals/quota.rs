@@ -1,37 +1,71 @@
 //! Budgets told by one field for each number: the IETF drafts 01 to 06, `X-RateLimit-*` and their kin.
 //!
 //! Fields of one family and one key make one [`Budget`], and each is used on its own: one that is missing
-//! or cannot be read takes nothing from the others. Repeated fields are read the cautious way: the least
-//! that is left, the latest reset. A length of time beats an instant, which needs two clocks to agree.
+//! or cannot be read takes nothing from the others. Lists of equal length make a budget for each place;
+//! else repeated fields are read the cautious way: the least that is left, the latest reset. A length of
+//! time beats an instant, which needs two clocks to agree.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::Source;
 use super::budget::{Budget, Standing};
 use super::clock::{Clock, Reset};
 use super::field::{Family, Field, Fields, Quota, Role};
 use super::number::{Count, Decimal, go_duration, trim, unquote};
-use super::{Profile, Source};
+
+/// Budgets that are read of one list; more than any service sends.
+const MOST: usize = 16;
 
 /// Reads every family of quota fields.
-pub(super) fn read(profile: Profile, fields: &Fields<'_>, clock: &Clock<'_>, budgets: &mut Vec<Budget>) {
+pub(super) fn read(fields: &Fields<'_>, clock: &Clock<'_>, budgets: &mut Vec<Budget>) {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for (field, value) in &fields.lines {
-        if let Field::Quota(quota) = field {
-            let index = rows.iter().position(|row| row.is_of(quota)).unwrap_or_else(|| {
-                rows.push(Row::new(quota));
+        let Field::Quota(quota) = field else { continue };
+        let mut take = |column, value| {
+            let index = rows.iter().position(|row| row.is_of(quota, column)).unwrap_or_else(|| {
+                rows.push(Row::new(quota, column));
                 rows.len() - 1
             });
-            rows[index].take(profile, quota.role, trim(value), clock);
+            rows[index].take(quota.role, trim(value), clock);
+        };
+        if value.contains(&b',') && items(value).count() == columns(fields, quota, clock) {
+            items(value).enumerate().for_each(|(column, item)| take(Some(column), item));
+        } else {
+            take(None, value);
         }
     }
     budgets.extend(rows.into_iter().filter_map(Row::budget));
+}
+
+/// How many budgets a set of fields lists side by side: `0, 1000` left that reset in `1, 1419704`.
+fn columns(fields: &Fields<'_>, quota: &Quota<'_>, clock: &Clock<'_>) -> usize {
+    let list = |wanted: Role| {
+        let is_it =
+            |field: Field<'_>| matches!(field, Field::Quota(q) if q.role == wanted && q.is_beside(quota));
+        let mut lines = fields.values(is_it);
+        lines.next().filter(|_| lines.next().is_none())
+    };
+    match (list(Role::Remaining), list(Role::Reset).or_else(|| list(Role::ResetAfter))) {
+        // A date has a comma of its own.
+        (Some(left), Some(reset)) if clock.reset(reset).is_none() => {
+            let count = items(left).count();
+            if count <= MOST && items(reset).count() == count { count } else { 1 }
+        }
+        _ => 1,
+    }
+}
+
+fn items(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| *byte == b',')
 }
 
 /// The fields of one budget, while they are gathered.
 struct Row<'h> {
     family: Family,
     key: &'h str,
+    /// Its place, where the fields list several.
+    column: Option<usize>,
     name: Option<&'h str>,
     limit: Option<i64>,
     remaining: Option<i64>,
@@ -42,10 +76,11 @@ struct Row<'h> {
 }
 
 impl<'h> Row<'h> {
-    fn new(quota: &Quota<'h>) -> Self {
+    fn new(quota: &Quota<'h>, column: Option<usize>) -> Self {
         Self {
             family: quota.family,
             key: quota.key,
+            column,
             name: None,
             limit: None,
             remaining: None,
@@ -56,43 +91,51 @@ impl<'h> Row<'h> {
         }
     }
 
-    fn is_of(&self, quota: &Quota<'_>) -> bool {
-        self.family == quota.family && self.key == quota.key
+    fn is_of(&self, quota: &Quota<'_>, column: Option<usize>) -> bool {
+        self.family == quota.family && self.key == quota.key && self.column == column
     }
 
-    fn take(&mut self, profile: Profile, role: Role, value: &'h [u8], clock: &Clock<'_>) {
+    fn take(&mut self, role: Role, value: &'h [u8], clock: &Clock<'_>) {
         match role {
             // A fractional limit is a rate, and a rate is no count.
             Role::Limit => {
-                self.limit = self.limit.or(Count::parse(value).filter(|c| !c.fractional).map(|c| c.value));
+                let count = Count::parse(value).filter(|count| !count.fractional).map(|count| count.value);
+                let both = self.limit.into_iter().chain(count);
+                self.limit = both.min_by_key(|limit| u64::try_from(*limit).unwrap_or(u64::MAX));
             }
             Role::Remaining => {
-                self.remaining = least(self.remaining, Count::parse(value).map(|count| count.value));
+                // Joined as a proxy does it; a comma without a blank may group thousands.
+                let joined = items(value).enumerate().filter(|(at, item)| *at == 0 || item.starts_with(b" "));
+                let counts = joined.filter_map(|(_, item)| Count::parse(item)).map(|count| count.value);
+                self.remaining = counts.chain(self.remaining).min();
             }
             Role::Used => self.used = self.used.max(Count::parse(value).map(|count| count.value)),
-            Role::Reset => {
-                let family = self.family;
-                let read = |text| reset(profile, family, text, clock);
-                let mut note = |reset| match reset {
-                    Reset::In(time) => self.within = self.within.max(Some(time)),
-                    Reset::At(time) => self.at = self.at.max(Some(time)),
-                };
-                match read(value) {
-                    Some(reset) => note(reset),
-                    // Several that were joined, or one with parameters; a date has a comma of its own.
-                    None => {
-                        value.split(|byte| *byte == b',').filter_map(|part| read(item(part))).for_each(note)
-                    }
-                }
-            }
-            Role::ResetAfter => self.within = self.within.max(length(value)),
+            Role::Reset => self.note(value, |text| clock.reset(text)),
+            Role::ResetAfter => self.note(value, |text| length(text).map(Reset::In)),
+            Role::ResetMillis => self.note(value, |text| clock.reset_millis(text)),
             Role::Standing => self.standing = standing(value).or(self.standing),
             Role::Name => self.name = std::str::from_utf8(value).ok().or(self.name),
             Role::RetryAfter => {}
         }
     }
 
+    /// Notes a reset, or several that were joined, or one with parameters; a date has a comma of its own.
+    fn note(&mut self, value: &[u8], read: impl Fn(&[u8]) -> Option<Reset>) {
+        let mut note = |reset| match reset {
+            Reset::In(time) => self.within = self.within.max(Some(time)),
+            Reset::At(time) => self.at = self.at.max(Some(time)),
+        };
+        match read(value) {
+            Some(reset) => note(reset),
+            None => items(value).filter_map(|part| read(item(part))).for_each(note),
+        }
+    }
+
     fn budget(self) -> Option<Budget> {
+        // Beside others a limit of nothing is how a service writes that there is none (Brave Search).
+        if self.column.is_some() && self.limit == Some(0) {
+            return None;
+        }
         // -1 for both is how some services write that they do not know; their reset means nothing then.
         let is_unlimited = self.limit.is_some_and(|limit| limit < 0);
         if is_unlimited && self.remaining.is_none_or(|remaining| remaining < 0) {
@@ -121,17 +164,6 @@ impl<'h> Row<'h> {
     }
 }
 
-fn least(one: Option<i64>, other: Option<i64>) -> Option<i64> {
-    one.into_iter().chain(other).min()
-}
-
-fn reset(profile: Profile, family: Family, value: &[u8], clock: &Clock<'_>) -> Option<Reset> {
-    if profile == Profile::Prisjakt && family == Family::X {
-        return Decimal::parse(unquote(value)).map(|number| Reset::In(number.millis()));
-    }
-    clock.reset(value)
-}
-
 /// An item without its parameters.
 fn item(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| *byte == b';').unwrap_or(text.len());
@@ -154,12 +186,21 @@ fn standing(value: &[u8]) -> Option<Standing> {
 
 /// Splits `tokens-minute` into what is counted and over which period.
 fn unit_and_window(key: &str) -> (Option<&str>, Option<Duration>) {
-    const WINDOWS: [(&str, u64); 5] =
-        [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400), ("week", 604_800)];
+    const WINDOWS: [(&str, u64); 8] = [
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3_600),
+        ("hourly", 3_600),
+        ("day", 86_400),
+        ("daily", 86_400),
+        ("week", 604_800),
+        ("weekly", 604_800),
+    ];
     // Months and years have no fixed length, and `unified` budgets state no unit.
     let (unit, last) = key.rsplit_once('-').unwrap_or(("", key));
     let window = WINDOWS.iter().find(|(name, _)| last == *name).map(|(_, s)| Duration::from_secs(*s));
-    let unit = if window.is_some() || matches!(last, "month" | "year") { unit } else { key };
+    let unit =
+        if window.is_some() || matches!(last, "month" | "monthly" | "year" | "yearly") { unit } else { key };
     let has_unit = !unit.is_empty() && !unit.starts_with("unified");
     (has_unit.then_some(unit), window)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Source;
 use super::clock::Clock;
-use super::date::is_weekday;
+use super::date::{is_weekday, time_span};
 use super::field::{Field, Fields};
 use super::number::{Decimal, go_duration, spelled_duration, trim, unquote};
 
@@ -89,7 +89,7 @@ fn seconds_or_date(text: &[u8], clock: &Clock<'_>) -> Option<Duration> {
 
 fn milliseconds(text: &[u8]) -> Option<Duration> {
     let text = unquote(text);
-    Decimal::parse(text).map(Decimal::millis).or_else(|| go_duration(text))
+    Decimal::parse(text).map(Decimal::millis).or_else(|| go_duration(text)).or_else(|| time_span(text))
 }
 
 fn repair(text: &[u8], clock: &Clock<'_>) -> Option<Duration> {
@@ -105,8 +105,12 @@ fn longest(value: &[u8], read: impl Fn(&[u8]) -> Option<Duration>) -> Option<Dur
         return Some(whole);
     }
     // One comma between digits may be a decimal point, so it is neither.
-    let commas = value.iter().filter(|byte| **byte == b',').count();
-    if commas == 1 && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b',') {
+    let all_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    let mut parts = value.split(|byte| *byte == b',');
+    if let (Some(whole), Some(fraction), None) = (parts.next(), parts.next(), parts.next())
+        && all_digits(whole)
+        && all_digits(fraction)
+    {
         return None;
     }
     let mut longest = None;

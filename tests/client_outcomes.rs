@@ -15,6 +15,8 @@ use forbear::{
 };
 use http::Method;
 use http_body_util::channel::Channel;
+use reqwest::{Request, Response};
+use reqwest_middleware::{Middleware, Next, Result};
 use support::log::Log;
 use support::{Service, URL, ms, new, reply, secs};
 
@@ -332,6 +334,39 @@ async fn installed_twice_is_installed_once() {
     assert_eq!(log.count(tracing::Level::WARN, "a second throttle"), 1);
 }
 
+/// Sends once more, through the same extensions, what is not answered in time.
+struct Impatient;
+
+#[async_trait::async_trait]
+impl Middleware for Impatient {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut http::Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let copy = request.try_clone().expect("no stream");
+        match tokio::time::timeout(ms(10), next.clone().run(copy, extensions)).await {
+            Ok(result) => result,
+            Err(_) => next.run(request, extensions).await,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttle_that_was_given_up_is_not_in_the_way_of_the_next() {
+    let log = Log::default();
+    let _kept = log.keep();
+    let limiter =
+        Limiter::new(Policy::new("p").limit("9/min burst 9"), store::Local::new()).expect("a limiter");
+    let service = Service::new(|n, _| reply(200).in_time(ms(if n == 0 { 50 } else { 1 })));
+    let chain = reqwest_middleware::ClientBuilder::new(reqwest::Client::new());
+    let chain = chain.with(quick()).with(Impatient).with(Throttle::new(limiter.clone()));
+    service.behind(chain.build()).get(URL).send().await.expect("a response");
+    assert_eq!((service.count(), limiter.peek("api.example.test").await.remaining()), (2, 7));
+    assert_eq!(log.count(tracing::Level::WARN, "a second throttle"), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_mark_does_not_outlive_its_call() {
     let service = script(&[503]);
@@ -418,4 +453,55 @@ fn a_refusal_is_found_whatever_wraps_it() {
     assert!(Refused::of(&io).is_some());
     let twice = reqwest_middleware::Error::middleware(std::io::Error::other(io));
     assert_eq!(Refused::of(&twice).unwrap().kind(), RefusedKind::NeverFits);
+}
+
+fn exact() -> Retry {
+    let backoff = Backoff::new(ms(100), secs(1)).without_jitter();
+    Retry::default().backoff(backoff).throttle_backoff(backoff).server_jitter(0.0, Duration::ZERO)
+}
+
+/// A body that breaks.
+fn broken() -> reqwest::Body {
+    let (sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
+    sender.abort(std::io::Error::other("cut"));
+    reqwest::Body::wrap(body)
+}
+
+#[tokio::test(start_paused = true)]
+async fn b023_an_empty_account_does_not_hold_the_others() {
+    const BODY: &str = r#"{"error":{"code":"insufficient_quota"}}"#;
+    let service = Service::new(|n, _| match n {
+        0 | 1 => reply(429).header("content-type", "application/json").body(BODY),
+        _ => reply(200),
+    });
+    let client = service
+        .client(new().policy(Policy::new("test").limit("100/s burst 100")).read_bodies().retry(exact()));
+    for _ in 0..2 {
+        let response = client.post(URL).send().await.expect("the 429");
+        assert_eq!(Attempts::of(&response).expect("a record").stopped(), Some(Stop::ServerSaysNo));
+        assert_eq!(response.text().await.expect("whole"), BODY);
+    }
+    let begun = tokio::time::Instant::now();
+    client.get(URL).send().await.expect("a response");
+    assert!(begun.elapsed() < ms(100), "held for {:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn b014_a_buffered_429_that_breaks_is_tried_again_whatever_the_method() {
+    let service = Service::new(|n, _| if n == 0 { reply(429).after("1").body(broken()) } else { reply(200) });
+    let client = service.retried(exact());
+    let response = client.post(URL).body("x").buffered().send().await.expect("a response");
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_5xx_of_a_proxy_is_a_fault_that_may_pass() {
+    for status in [520, 522, 524, 530] {
+        let service = Service::new(move |n, _| reply(if n == 0 { status } else { 200 }));
+        let client = service.retried(exact());
+        assert_eq!(client.get(URL).send().await.expect("a response").status(), 200, "{status}");
+        let service = Service::new(move |n, _| reply(if n == 0 { status } else { 200 }));
+        let client = service.retried(exact());
+        assert_eq!(client.post(URL).send().await.expect("a response").status().as_u16(), status);
+    }
 }

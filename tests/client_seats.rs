@@ -452,3 +452,48 @@ async fn b176_a_cache_outside_costs_one_unit() {
     }
     assert_eq!((service.count(), start.elapsed(), left(&limiter).await), (1, Duration::ZERO, 1));
 }
+
+fn exact() -> Retry {
+    let backoff = Backoff::new(ms(100), secs(1)).without_jitter();
+    Retry::default().backoff(backoff).throttle_backoff(backoff).server_jitter(0.0, Duration::ZERO)
+}
+
+/// A body that gives nothing for so long, then `text`.
+fn slow(text: &'static str, delay: Duration) -> reqwest::Body {
+    let (mut sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
+    tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        _ = sender.send_data(text.into()).await;
+    });
+    reqwest::Body::wrap(body)
+}
+
+#[tokio::test(start_paused = true)]
+async fn b041_a_wait_in_the_head_holds_before_the_body_is_there() {
+    let service = Service::new(|n, _| match n {
+        0 => reply(429).after("7").header("content-type", "application/json").body(slow("{}", ms(900))),
+        _ => reply(200),
+    });
+    let client = service
+        .client(new().policy(Policy::new("test").limit("100/s burst 100")).read_bodies().retry(exact()));
+    let first = tokio::spawn(client.get(URL).send());
+    tokio::time::sleep(ms(100)).await;
+    client.get(URL).send().await.expect("a response");
+    first.await.expect("no panic").expect("a response");
+    let times = service.times();
+    assert!(times[1] >= secs(7), "{times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn b071_a_429_counts_although_its_caller_has_gone() {
+    let service = Service::new(|n, _| match n {
+        0 => reply(429).after("7").header("content-type", "application/json").body(slow("{}", ms(900))),
+        _ => reply(200),
+    });
+    let client = service
+        .client(new().policy(Policy::new("test").limit("100/s burst 100")).read_bodies().retry(exact()));
+    let given_up = tokio::time::timeout(ms(50), client.get(URL).send()).await;
+    assert!(given_up.is_err());
+    client.get(URL).send().await.expect("a response");
+    assert!(service.times()[1] >= secs(7), "{:?}", service.times());
+}

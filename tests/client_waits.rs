@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use forbear::client::{Backoff, Outcome, Stop};
 use forbear::{Attempts, Limiter, Policy, Refused, RequestExt, Retry, Throttle, TimedOut, store};
+use http_body_util::channel::Channel;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
 use support::log::Log;
@@ -381,4 +382,45 @@ async fn a_call_is_charged_when_it_goes_however_late_that_is() {
         let next = limiter.try_acquire("api.example.test").await.expect_err("one has just gone");
         assert!(next.retry_after() >= Some(secs(10)), "{next}");
     }
+}
+
+fn exact() -> Retry {
+    let backoff = Backoff::new(ms(100), secs(1)).without_jitter();
+    Retry::default().backoff(backoff).throttle_backoff(backoff).server_jitter(0.0, Duration::ZERO)
+}
+
+/// A body that gives nothing for so long, then `text`.
+fn slow(text: &'static str, delay: Duration) -> reqwest::Body {
+    let (mut sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
+    tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        _ = sender.send_data(text.into()).await;
+    });
+    reqwest::Body::wrap(body)
+}
+
+/// A body that breaks.
+fn broken() -> reqwest::Body {
+    let (sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
+    sender.abort(std::io::Error::other("cut"));
+    reqwest::Body::wrap(body)
+}
+
+#[tokio::test(start_paused = true)]
+async fn b085_an_old_body_does_not_outlast_the_total_time() {
+    let service = Service::new(|_, _| reply(503).body(slow("x", secs(60))));
+    let client =
+        service.retried(exact().backoff(Backoff::new(ms(10), ms(10)).without_jitter()).total_timeout(ms(50)));
+    let begun = tokio::time::Instant::now();
+    _ = client.get(URL).send().await;
+    assert!(begun.elapsed() <= ms(60), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn b053_a_buffered_429_that_breaks_is_waited_for() {
+    let service = Service::new(|n, _| if n == 0 { reply(429).after("1").body(broken()) } else { reply(200) });
+    let client = service.retried(exact());
+    let response = client.get(URL).buffered().send().await.expect("a response");
+    assert_eq!(response.status(), 200);
+    assert!(service.gaps()[0] >= secs(1), "{:?}", service.gaps());
 }

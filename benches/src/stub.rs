@@ -80,7 +80,7 @@ impl Middleware for LeastRetry {
         let copy = request.try_clone();
         let mut response = next.run(request, extensions).await?;
         black_box(&copy);
-        let record = Arc::new((1_u32, response.status()));
+        let record = (1_u32, response.status());
         response.extensions_mut().insert(record);
         Ok(response)
     }

@@ -5,11 +5,11 @@
 //! Holds no URL, header or key.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::StatusCode;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::limiter::RefusedKind;
@@ -21,8 +21,32 @@ const KEPT: usize = 100;
 ///
 /// Attach a fresh one to a request with [`RequestExt::attempts`](crate::RequestExt::attempts), or take it
 /// from a response with [`Attempts::of`].
-#[derive(Debug, Clone, Default)]
-pub struct Attempts(Arc<Mutex<Record>>);
+#[derive(Default)]
+pub struct Attempts {
+    /// Of a call that ended before anybody had a handle.
+    only: Option<Only>,
+    /// Made when somebody looks or clones, for most responses are never asked for it.
+    shared: OnceLock<Arc<Mutex<Record>>>,
+}
+
+/// The only attempt of a call.
+struct Only {
+    attempt: Attempt,
+    sends: u32,
+    why: Stop,
+}
+
+impl Clone for Attempts {
+    fn clone(&self) -> Self {
+        Self { only: None, shared: self.shared().clone().into() }
+    }
+}
+
+impl fmt::Debug for Attempts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Attempts").field(self.shared()).finish()
+    }
+}
 
 #[derive(Debug, Clone, Default)]
 struct Record {
@@ -183,47 +207,60 @@ impl Attempts {
 
     /// How often the call was sent.
     pub fn sends(&self) -> u32 {
-        self.0.lock().sends
+        self.record().sends
     }
 
     /// How long it was held back, and for what.
     pub fn held(&self) -> Held {
-        self.0.lock().held
+        self.record().held
     }
 
     /// Each attempt, in order: the last 100.
     pub fn list(&self) -> Vec<Attempt> {
-        self.0.lock().attempts.to_vec()
+        self.record().attempts.to_vec()
     }
 
     /// Why the call was not sent again; `None` while it is under way, or if it was dropped.
     pub fn stopped(&self) -> Option<Stop> {
-        self.0.lock().stopped
+        self.record().stopped
     }
 
     pub(crate) fn begin(&self) {
-        *self.0.lock() = Record::default();
+        *self.record() = Record::default();
     }
 
     pub(crate) fn held_by_limits(&self, time: Duration) {
-        self.0.lock().held.limits += time;
+        self.record().held.limits += time;
     }
 
     /// The record of a call that ended with its only attempt, of which nobody has a handle yet.
     pub(crate) fn closed(attempt: Attempt, sends: u32, why: Stop) -> Self {
-        let mut record = Record { stopped: Some(why), ..Record::default() };
-        record.ended(attempt, sends);
-        Self(Arc::new(Mutex::new(record)))
+        Self { only: Some(Only { attempt, sends, why }), shared: OnceLock::new() }
+    }
+
+    fn shared(&self) -> &Arc<Mutex<Record>> {
+        self.shared.get_or_init(|| {
+            let mut record = Record::default();
+            if let Some(Only { attempt, sends, why }) = &self.only {
+                record.ended(attempt.clone(), *sends);
+                record.stopped = Some(*why);
+            }
+            Arc::new(Mutex::new(record))
+        })
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.shared().lock()
     }
 
     /// `sends` is 1, or 0 if it ended before it was sent.
     pub(crate) fn ended(&self, attempt: Attempt, sends: u32) {
-        self.0.lock().ended(attempt, sends);
+        self.record().ended(attempt, sends);
     }
 
     /// A wait between two attempts that has passed.
     pub(crate) fn waited(&self, time: Duration, cause: Cause) {
-        let record = &mut *self.0.lock();
+        let record = &mut *self.record();
         match cause {
             Cause::Server => record.held.server += time,
             Cause::Backoff => record.held.backoff += time,
@@ -234,7 +271,7 @@ impl Attempts {
     }
 
     pub(crate) fn stop(&self, why: Stop) {
-        self.0.lock().stopped = Some(why);
+        self.record().stopped = Some(why);
     }
 }
 
@@ -257,7 +294,7 @@ impl fmt::Display for Cause {
 /// `3 sends, held 2.5 s: 429, 503, could not connect; all attempts used up`.
 impl fmt::Display for Attempts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let record = self.0.lock();
+        let record = self.record();
         write!(f, "{} sends, held {:.3} s", record.sends, record.held.total().as_secs_f64())?;
         for (i, attempt) in record.attempts.iter().enumerate() {
             write!(f, "{} {}", if i == 0 { ":" } else { "," }, attempt.outcome)?;
@@ -266,5 +303,24 @@ impl fmt::Display for Attempts {
             Some(stop) => write!(f, "; {stop}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_are_the_same_record_however_it_began() {
+        let (held, wait) = (Duration::ZERO, Duration::ZERO);
+        let attempt = Attempt { outcome: Outcome::Status(StatusCode::OK), held, server_wait: None, wait };
+        let closed = Attempts::closed(attempt.clone(), 1, Stop::Answered);
+        let clone = closed.clone();
+        assert_eq!(
+            (closed.sends(), closed.stopped(), closed.list()),
+            (1, Some(Stop::Answered), vec![attempt])
+        );
+        clone.begin();
+        assert_eq!((closed.sends(), closed.stopped(), closed.list()), (0, None, vec![]));
     }
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use reqwest::{Response, ResponseBuilderExt};
@@ -43,6 +43,14 @@ impl Holds {
             Self::Permits(permits) => permits,
             Self::Ride(aboard) => &aboard.0.permits,
         }
+    }
+
+    /// Whether any of them is held until the response's body has ended, and there may be one to come.
+    #[inline]
+    pub(crate) fn ride_on(&self, response: &Response) -> bool {
+        self.permits().iter().any(Permit::rides)
+            && !matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+            && response.content_length() != Some(0)
     }
 }
 
@@ -117,22 +125,7 @@ impl Bodies {
 }
 
 /// Lets the permits ride on the response, or drops them if there is no body to come.
-pub(crate) fn carry(
-    response: Response,
-    method: &Method,
-    holds: Holds,
-    service: &str,
-    bodies: &Bodies,
-) -> Response {
-    if !holds.permits().iter().any(Permit::rides) {
-        return response;
-    }
-    let bodiless = method == Method::HEAD
-        || matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-        || response.content_length() == Some(0);
-    if bodiless {
-        return response;
-    }
+pub(crate) fn carry(response: Response, holds: Holds, service: &str, bodies: &Bodies) -> Response {
     let (parts, body) = split(response);
     if body.is_end_stream() {
         return http::Response::from_parts(parts, body).into();

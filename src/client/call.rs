@@ -8,76 +8,53 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use reqwest::Response;
-use reqwest_middleware::{Error, Result};
+use http::Extensions;
+use reqwest::{Request, Response};
+use reqwest_middleware::{Next, Result};
 use tokio::time::Instant;
 
 use crate::client::Attempts;
 use crate::client::attempts::{Attempt, Cause, Outcome, Stop};
 use crate::client::error::TimedOut;
-use crate::client::marker::Throttles;
+use crate::client::marker::Places;
 use crate::client::receipt::{self, Receipt};
 use crate::client::request_ext::Options;
+use crate::clock::{self, at_us, now_us};
 
 const NONE: u64 = u64::MAX;
 
 /// What all attempts of a call share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Call {
     /// The caller's, or made for the first thing to note before the end.
     attempts: OnceLock<Attempts>,
-    pub(crate) started: Instant,
-    /// When the attempt began whose first poll is under way, from the start.
-    now_us: AtomicU64,
-    /// Until the deadline, from the start.
-    time_us: AtomicU64,
+    deadline_us: AtomicU64,
     /// The shortest of those stated.
     max_wait_us: AtomicU64,
     held_us: AtomicU64,
     /// The part of it since the attempt before.
     queued_us: AtomicU64,
-    /// Until when a key of the call is paused, from the start.
-    paused_us: AtomicU64,
+    /// Until when a key of the call is paused.
+    paused_until_us: AtomicU64,
+    /// Whether an attempt is just being handed on.
+    begins: AtomicBool,
     /// Whether the attempt under way has left every limit behind.
     goes: AtomicBool,
-    pub(crate) throttles: Mutex<Throttles>,
-}
-
-impl Default for Call {
-    /// One that has not begun.
-    fn default() -> Self {
-        Self {
-            attempts: OnceLock::new(),
-            started: Instant::now(),
-            now_us: AtomicU64::default(),
-            time_us: AtomicU64::default(),
-            max_wait_us: AtomicU64::default(),
-            held_us: AtomicU64::default(),
-            queued_us: AtomicU64::default(),
-            paused_us: AtomicU64::default(),
-            goes: AtomicBool::default(),
-            throttles: Mutex::default(),
-        }
-    }
+    pub(crate) places: Places,
 }
 
 impl Call {
-    /// In place: it is used again.
-    pub(crate) fn begin(&mut self, options: Option<&Options>) {
-        self.started = Instant::now();
-        *self.now_us.get_mut() = 0;
-        for bound_us in [&mut self.time_us, &mut self.max_wait_us] {
-            *bound_us.get_mut() = NONE;
+    /// Of a new one, or of one that [can be used again](Self::is_spare).
+    pub(crate) fn begin(&self, started: Instant, options: Option<&Options>) {
+        for bound_us in [&self.deadline_us, &self.max_wait_us] {
+            bound_us.store(NONE, Ordering::Relaxed);
         }
-        for so_far_us in [&mut self.held_us, &mut self.queued_us, &mut self.paused_us] {
-            *so_far_us.get_mut() = 0;
+        for so_far_us in [&self.held_us, &self.queued_us, &self.paused_until_us] {
+            so_far_us.store(0, Ordering::Relaxed);
         }
-        *self.goes.get_mut() = false;
-        self.throttles.get_mut().clear();
+        self.goes.store(false, Ordering::Relaxed);
         let Some(options) = options else { return };
         if let Some(attempts) = &options.attempts {
             attempts.begin();
@@ -87,44 +64,34 @@ impl Call {
             self.bound_wait(max_wait);
         }
         if let Some(deadline) = options.deadline {
-            self.bound_time(deadline.saturating_duration_since(self.started));
+            self.bound_time(started, deadline.saturating_duration_since(started));
         }
     }
 
-    /// Lets go of what it shares with others.
-    pub(crate) fn clear(&mut self) {
-        self.attempts.take();
-    }
-
-    /// Now. Within the first poll of an attempt the instant at which that began is as good as a new reading:
-    /// nothing has waited since.
-    pub(crate) fn now(&self) -> Instant {
-        match self.now_us.load(Ordering::Relaxed) {
-            NONE => Instant::now(),
-            us => self.started + Duration::from_micros(us),
-        }
-    }
-
-    /// Notes that an attempt begins later than the call was made.
-    pub(crate) fn begins(&self, now: Instant) {
-        self.now_us.store(us(now.saturating_duration_since(self.started)), Ordering::Relaxed);
+    /// Whether nobody has, or was given, anything of it.
+    pub(crate) fn is_spare(&self) -> bool {
+        self.attempts.get().is_none()
     }
 
     /// The call has `time` from its start to its head.
-    pub(crate) fn bound_time(&self, time: Duration) {
-        self.time_us.fetch_min(us(time), Ordering::Relaxed);
+    pub(crate) fn bound_time(&self, started: Instant, time: Duration) {
+        self.deadline_us.fetch_min(at_us(started).saturating_add(us(time)), Ordering::Relaxed);
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self.time_us.load(Ordering::Relaxed) {
+        match self.deadline_us.load(Ordering::Relaxed) {
             NONE => None,
-            us => self.started.checked_add(Duration::from_micros(us)),
+            us => Some(clock::instant(us)),
         }
     }
 
     /// The call is held back for at most `max_wait` in all.
     pub(crate) fn bound_wait(&self, max_wait: Duration) {
-        self.max_wait_us.fetch_min(us(max_wait).min(NONE - 1), Ordering::Relaxed);
+        let max_wait_us = us(max_wait).min(NONE - 1);
+        // Looks before it writes: a shorter one is news only once.
+        if max_wait_us < self.max_wait_us.load(Ordering::Relaxed) {
+            self.max_wait_us.fetch_min(max_wait_us, Ordering::Relaxed);
+        }
     }
 
     /// How much longer the call may be held back; `default` is the whole where nobody said.
@@ -163,12 +130,15 @@ impl Call {
 
     /// Notes that a key of the call is paused for so long from now.
     pub(crate) fn paused(&self, time: Duration) {
-        self.paused_us.fetch_max(us(self.started.elapsed().saturating_add(time)), Ordering::Relaxed);
+        self.paused_until_us.fetch_max(now_us().saturating_add(us(time)), Ordering::Relaxed);
     }
 
     /// How much longer the call's keys are paused, as far as it knows.
     pub(crate) fn pause_left(&self) -> Duration {
-        Duration::from_micros(self.paused_us.load(Ordering::Relaxed)).saturating_sub(self.started.elapsed())
+        match self.paused_until_us.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            until_us => Duration::from_micros(until_us.saturating_sub(now_us())),
+        }
     }
 
     /// Notes how an attempt ended after which another is sent.
@@ -177,31 +147,25 @@ impl Call {
         self.attempts().ended(attempt, sends);
     }
 
-    /// What the outermost layer does with the result of the last attempt: closes the record, and hands it on
-    /// with the response.
-    pub(crate) fn close(
-        &self,
-        why: Stop,
-        receipt: &Receipt,
-        mut result: Result<Response>,
-    ) -> Result<Response> {
+    /// What the outermost layer does with the result of the last attempt: closes the record, and leaves it in
+    /// the response.
+    pub(crate) fn close(&self, why: Stop, receipt: &Receipt, result: &mut Result<Response>) {
         let (attempt, sends) = self.end(receipt);
         let attempts = self.attempts.get();
         if let Some(attempts) = attempts {
             attempts.ended(attempt.clone(), sends);
             attempts.stop(why);
         }
-        if let Ok(response) = &mut result {
+        if let Ok(response) = result {
             let attempts = attempts.cloned().unwrap_or_else(|| Attempts::closed(attempt, sends, why));
             response.extensions_mut().insert(attempts);
         }
-        result
     }
 
     /// For a call without retries: closes it with its only attempt.
-    pub(crate) fn close_only(&self, mut result: Result<Response>) -> Result<Response> {
-        let receipt = receipt::of(&mut result, self.started);
-        self.close(receipt.judgement.err().unwrap_or(Stop::NoRetry), &receipt, result)
+    pub(crate) fn close_only(&self, started: Instant, result: &mut Result<Response>) {
+        let receipt = receipt::of(result, started);
+        self.close(receipt.judgement.err().unwrap_or(Stop::NoRetry), &receipt, result);
     }
 
     /// The attempt under way, and how often it was sent. By the outermost layer, when nothing is further in.
@@ -218,48 +182,46 @@ impl Call {
         self.attempts.get_or_init(Attempts::new)
     }
 
-    /// Runs an attempt up to its head, within the deadline. Without time left nothing is sent.
-    pub(crate) async fn in_time<F>(&self, attempt: F) -> Result<Response>
+    /// Hands an attempt on to what is further in, for the caller to poll at once.
+    pub(crate) fn sends<'a>(
+        &self,
+        request: Request,
+        extensions: &'a mut Extensions,
+        next: Next<'a>,
+    ) -> BoxFuture<'a> {
+        self.goes();
+        self.begins.store(true, Ordering::Relaxed);
+        let sending = next.run(request, extensions);
+        self.begins.store(false, Ordering::Relaxed);
+        sending
+    }
+
+    /// Whether the attempt is just being handed on: a layer further in need not wait for its first poll.
+    pub(crate) fn is_handed_on(&self) -> bool {
+        self.begins.load(Ordering::Relaxed)
+    }
+
+    /// Fails if no time is left: then nothing is sent.
+    pub(crate) fn check_time(&self, started: Instant) -> Result<()> {
+        match self.deadline() {
+            Some(deadline) if Instant::now() >= deadline => Err(TimedOut::new(started.elapsed()).into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs an attempt up to its head, within the deadline.
+    pub(crate) async fn in_time<F>(&self, started: Instant, attempt: F) -> Result<Response>
     where
         F: Future<Output = Result<Response>>,
     {
-        let Some(deadline) = self.deadline() else {
-            self.goes();
-            return attempt.await;
-        };
-        let late = || Error::from(TimedOut::new(self.started.elapsed()));
-        if Instant::now() >= deadline {
-            return Err(late());
-        }
-        self.goes();
-        Box::pin(tokio::time::timeout_at(deadline, attempt)).await.unwrap_or_else(|_| Err(late()))
-    }
-
-    /// What is further in, as an attempt of this call.
-    pub(crate) fn sends<'a>(&'a self, inner: BoxFuture<'a>) -> Sending<'a> {
-        Sending { call: self, inner }
+        let Some(deadline) = self.deadline() else { return attempt.await };
+        let in_time = Box::pin(tokio::time::timeout_at(deadline, attempt)).await;
+        in_time.unwrap_or_else(|_| Err(TimedOut::new(started.elapsed()).into()))
     }
 }
 
 /// What is further in, as `reqwest_middleware` gives and takes it.
 pub(crate) type BoxFuture<'a> = Pin<Box<dyn Future<Output = Result<Response>> + Send + 'a>>;
-
-/// An attempt under way.
-pub(crate) struct Sending<'a> {
-    call: &'a Call,
-    inner: BoxFuture<'a>,
-}
-
-impl Future for Sending<'_> {
-    type Output = Result<Response>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Response>> {
-        let this = self.get_mut();
-        let polled = this.inner.as_mut().poll(context);
-        this.call.now_us.store(NONE, Ordering::Relaxed);
-        polled
-    }
-}
 
 fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)

@@ -49,8 +49,8 @@ pub(crate) fn response(status: StatusCode, signals: &Signals) -> Judgement {
         429 => Ok((Fault::Throttled, Safe::AnyMethod)),
         503 if throttle => Ok((Fault::Throttled, Safe::Idempotent)),
         529 => Ok((Fault::Throttled, Safe::Idempotent)),
-        408 | 425 | 500 | 502 | 503 | 504 => Ok((Fault::Transient, Safe::Idempotent)),
         _ if throttle => Ok((Fault::Throttled, Safe::AnyMethod)),
+        _ if signals.class() == Class::Transient => Ok((Fault::Transient, Safe::Idempotent)),
         _ if is_error(status) => Err(Stop::Final),
         _ => Err(Stop::Answered),
     }

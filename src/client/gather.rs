@@ -13,8 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use reqwest::Response;
+use tokio::time::Instant;
 
-use crate::client::body;
+use crate::client::{body, receipt};
 
 /// The most that is read of a body for the sake of its signals, in bytes and in time.
 const SIGNALS_BYTES: usize = 64 * 1024;
@@ -24,16 +25,18 @@ const SIGNALS_TIME: Duration = Duration::from_secs(1);
 const DRAIN_BYTES: usize = 64 * 1024;
 const DRAIN_TIME: Duration = Duration::from_millis(100);
 
-/// Reads the whole body, within the attempt.
+/// Reads the whole body, within the attempt. What is a fault by its head is one whatever becomes of its body: an
+/// error of that comes when it is read.
 ///
 /// # Errors
 /// The body's own, as `reqwest` gave it.
 pub(crate) async fn whole(response: Response) -> reqwest::Result<Response> {
+    let is_fault = receipt::is_fault(&response);
     let (parts, body) = body::split(response);
     let mut gathered = Gathered::new(body);
     gathered.read(usize::MAX).await;
     match gathered.frames.pop_back() {
-        Some(Err(error)) => Err(error),
+        Some(Err(error)) if !is_fault => Err(error),
         last => {
             gathered.frames.extend(last);
             Ok(http::Response::from_parts(parts, reqwest::Body::wrap(gathered)).into())
@@ -58,8 +61,9 @@ pub(crate) async fn json(response: Response) -> (Response, Option<Vec<u8>>) {
     (http::Response::from_parts(parts, reqwest::Body::wrap(gathered)).into(), text)
 }
 
-/// Reads out what is left of a body, so that its connection can be used again; not for long.
-pub(crate) async fn drain(mut response: Response) {
+/// Reads out what is left of a body, so that its connection can be used again; not for long, and not beyond the
+/// deadline.
+pub(crate) async fn drain(mut response: Response, deadline: Option<Instant>) {
     if response.content_length().is_some_and(|length| length > DRAIN_BYTES as u64) {
         return;
     }
@@ -72,8 +76,9 @@ pub(crate) async fn drain(mut response: Response) {
             }
         }
     };
+    let until = Instant::now() + DRAIN_TIME;
     // Out of time or not, the response goes.
-    let _ = tokio::time::timeout(DRAIN_TIME, read).await;
+    let _ = tokio::time::timeout_at(deadline.map_or(until, |deadline| deadline.min(until)), read).await;
 }
 
 /// A body of which the first frames were read.

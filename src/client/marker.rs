@@ -5,67 +5,82 @@
 //! future, however that ended, and extensions that are used again or copied carry no stale ones. A throttle
 //! further in adds itself, for as long as it is around something.
 //!
-//! A thread keeps the extensions and the calls of the last ones that ended on it, for the next ones.
+//! A thread keeps the last calls that ended on it, each with the extensions that hold its marker.
 
 use std::cell::RefCell;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use http::Extensions;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::client::call::Call;
 
-/// The most that a thread keeps of each.
+/// The most calls that a thread keeps.
 const SPARE: usize = 64;
 
 thread_local! {
-    static SPARES: RefCell<Spares> = const { RefCell::new(Spares { calls: Vec::new(), extensions: Vec::new() }) };
-}
-
-struct Spares {
-    calls: Vec<Arc<Call>>,
-    /// Nothing is in them but a marker that points nowhere.
-    extensions: Vec<Extensions>,
-}
-
-#[derive(Clone, Default)]
-struct Marker {
-    call: Weak<Call>,
-    throttles: SmallVec<[Mark; 1]>,
+    /// Of a kept call its own marker is all that is in the extensions, and all that points at it.
+    static SPARES: RefCell<Vec<(Arc<Call>, Extensions)>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Clone)]
+struct Marker {
+    call: Weak<Call>,
+    /// When the attempt under way began.
+    began: Instant,
+    marks: SmallVec<[Mark; 2]>,
+}
+
+/// A limiter, by the number that tells it apart while it lives, and where its throttle stands.
+#[derive(Clone, Copy)]
 struct Mark {
-    throttle: u64,
-    limiters: Limiters,
+    limiter: usize,
+    place: Place,
 }
 
-/// Which limiters: the numbers that tell them apart while they live.
-pub(crate) type Limiters = SmallVec<[usize; 2]>;
+impl Marker {
+    fn mark(&mut self, place: Place, limiters: &[usize]) {
+        for limiter in limiters {
+            self.marks.push(Mark { limiter: *limiter, place });
+        }
+    }
+}
 
-/// The throttles of a call that are around something at the moment.
+/// Where the throttles of a call stand that are around something: more at once than any chain has.
+///
+/// A place counts who comes and who goes, so that it is odd while it is taken, and no mark of one who left
+/// fits again. The first is the outermost layer's, which is there for as long as the call.
 #[derive(Debug, Default)]
-pub(crate) struct Throttles {
-    entered: u64,
-    inside: SmallVec<[u64; 2]>,
+pub(crate) struct Places([AtomicU64; 8]);
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    index: usize,
+    count: u64,
 }
 
-impl Throttles {
-    pub(crate) fn clear(&mut self) {
-        (self.entered, self.inside) = (0, SmallVec::new());
+const OUTERMOST: Place = Place { index: 0, count: 0 };
+
+impl Places {
+    fn take(&self) -> Option<Place> {
+        self.0.iter().enumerate().skip(1).find_map(|(index, counter)| {
+            let free = counter.load(Ordering::Relaxed);
+            let count = free + 1;
+            let is_taken = free % 2 == 1
+                || counter.compare_exchange(free, count, Ordering::Relaxed, Ordering::Relaxed).is_err();
+            (!is_taken).then_some(Place { index, count })
+        })
     }
 
-    /// `None` if one of the marked ones has a limiter that is among these.
-    fn enter(&mut self, marks: &mut SmallVec<[Mark; 1]>, limiters: &[usize]) -> Option<u64> {
-        marks.retain(|mark| self.inside.contains(&mark.throttle));
-        if marks.iter().any(|mark| limiters.iter().any(|limiter| mark.limiters.contains(limiter))) {
-            return None;
-        }
-        self.entered += 1;
-        self.inside.push(self.entered);
-        marks.push(Mark { throttle: self.entered, limiters: limiters.into() });
-        Some(self.entered)
+    fn holds(&self, place: Place) -> bool {
+        self.0[place.index].load(Ordering::Relaxed) == place.count
+    }
+
+    fn leave(&self, place: Place) {
+        self.0[place.index].store(place.count + 1, Ordering::Relaxed);
     }
 }
 
@@ -81,7 +96,10 @@ pub(crate) enum Layer<'a> {
 #[derive(Debug)]
 pub(crate) enum Inside {
     /// Of all layers: the call is its own, and [ends](end) with it.
-    Outermost(Arc<Call>),
+    Outermost {
+        call: Arc<Call>,
+        started: Instant,
+    },
     Within(Within),
 }
 
@@ -89,7 +107,17 @@ pub(crate) enum Inside {
 #[derive(Debug)]
 pub(crate) struct Within {
     call: Arc<Call>,
-    throttle: u64,
+    /// When the attempt began of which it is a part.
+    began: Instant,
+    /// `None` of one too many, which what is further in cannot see.
+    place: Option<Place>,
+}
+
+impl Within {
+    /// When the attempt began, if that is just now and nothing can have waited since.
+    pub(crate) fn begins(&self) -> Option<Instant> {
+        self.call.is_handed_on().then_some(self.began)
+    }
 }
 
 impl Deref for Within {
@@ -102,7 +130,9 @@ impl Deref for Within {
 
 impl Drop for Within {
     fn drop(&mut self) {
-        self.call.throttles.lock().inside.retain(|inside| *inside != self.throttle);
+        if let Some(place) = self.place {
+            self.call.places.leave(place);
+        }
     }
 }
 
@@ -113,49 +143,109 @@ pub(crate) fn enter(extensions: &mut Extensions, layer: Layer<'_>) -> Option<Ins
         && let Some(call) = marker.call.upgrade()
     {
         let Layer::Throttle(limiters) = layer else { return None };
-        let throttle = call.throttles.lock().enter(&mut marker.throttles, limiters)?;
-        return Some(Inside::Within(Within { call, throttle }));
+        if !marker.marks.is_empty() {
+            marker.marks.retain(|mark| call.places.holds(mark.place));
+        }
+        if marker.marks.iter().any(|mark| limiters.contains(&mark.limiter)) {
+            return None;
+        }
+        let place = call.places.take();
+        if let Some(place) = place {
+            marker.mark(place, limiters);
+        }
+        return Some(Inside::Within(Within { call, began: marker.began, place }));
     }
-    let call = begin(extensions);
-    let marker = extensions.get_or_insert_default::<Marker>();
-    marker.call = Arc::downgrade(&call);
-    marker.throttles.clear();
-    if let Layer::Throttle(limiters) = layer {
-        call.throttles.lock().enter(&mut marker.throttles, limiters);
+    let started = Instant::now();
+    let call = begin(extensions, started);
+    if let Some(marker) = extensions.get_mut::<Marker>() {
+        marker.began = started;
+        marker.marks.clear();
+        if let Layer::Throttle(limiters) = layer {
+            marker.mark(OUTERMOST, limiters);
+        }
     }
-    Some(Inside::Outermost(call))
+    Some(Inside::Outermost { call, started })
 }
 
-fn begin(extensions: &mut Extensions) -> Arc<Call> {
-    let mut call = spares(|spares| {
-        if extensions.is_empty()
-            && let Some(spare) = spares.extensions.pop()
-        {
-            *extensions = spare;
-        }
-        spares.calls.pop()
-    })
-    .flatten()
-    .unwrap_or_default();
-    Arc::get_mut(&mut call).expect("a new or spare call is nobody else's").begin(extensions.get());
+/// A call whose marker is in the extensions.
+fn begin(extensions: &mut Extensions, started: Instant) -> Arc<Call> {
+    if extensions.is_empty()
+        && let Some((call, marked)) = spares(Vec::pop).flatten()
+    {
+        *extensions = marked;
+        call.begin(started, None);
+        return call;
+    }
+    let call = Arc::new(Call::default());
+    call.begin(started, extensions.get());
+    extensions.insert(Marker { call: Arc::downgrade(&call), began: started, marks: SmallVec::new() });
     call
 }
 
-/// Ends a call whose future has run to its end, and keeps what can be used again.
-pub(crate) fn end(mut call: Arc<Call>, extensions: &mut Extensions) {
+/// Notes when another attempt begins.
+pub(crate) fn begins(extensions: &mut Extensions, now: Instant) {
+    // Who took it out is marked anew.
     if let Some(marker) = extensions.get_mut::<Marker>() {
-        *marker = Marker::default();
+        marker.began = now;
     }
-    // Only if the marker is all that is in them.
-    let extensions = (extensions.len() == 1).then(|| std::mem::take(extensions));
-    let is_alone = Arc::get_mut(&mut call).map(Call::clear).is_some();
-    spares(|spares| {
-        spares.extensions.extend(extensions.filter(|_| spares.extensions.len() < SPARE));
-        spares.calls.extend(Some(call).filter(|_| is_alone && spares.calls.len() < SPARE));
-    });
+}
+
+/// Ends a call whose future has run to its end, and keeps it if it can be used again.
+pub(crate) fn end(call: Arc<Call>, extensions: &mut Extensions) {
+    let is_spare = extensions.len() == 1
+        && extensions.get::<Marker>().is_some_and(|marker| marker.call.as_ptr() == Arc::as_ptr(&call))
+        && (Arc::strong_count(&call), Arc::weak_count(&call)) == (1, 1)
+        && call.is_spare();
+    if is_spare {
+        let marked = std::mem::take(extensions);
+        spares(|spares| {
+            if spares.len() < SPARE {
+                spares.push((call, marked));
+            }
+        });
+    }
 }
 
 /// What a thread keeps; nothing on one that ends.
-fn spares<T>(then: impl FnOnce(&mut Spares) -> T) -> Option<T> {
+fn spares<T>(then: impl FnOnce(&mut Vec<(Arc<Call>, Extensions)>) -> T) -> Option<T> {
     SPARES.try_with(|spares| then(&mut spares.borrow_mut())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_fits_only_whom_it_was_made_for() {
+        let places = Places::default();
+        let first = places.take().expect("a free place");
+        assert!(places.holds(first) && places.holds(OUTERMOST));
+        places.leave(first);
+        let second = places.take().expect("the same place");
+        assert_eq!(second.index, first.index);
+        assert!(places.holds(second) && !places.holds(first));
+        let others = std::iter::from_fn(|| places.take()).count();
+        assert_eq!(others, 6, "one is taken, and one is the outermost layer's");
+    }
+
+    #[test]
+    fn a_call_is_used_again_only_if_nobody_else_can_find_it() {
+        let mut extensions = Extensions::new();
+        let run = |extensions: &mut Extensions| match enter(extensions, Layer::Retry) {
+            Some(Inside::Outermost { call, .. }) => call,
+            _ => panic!("no other layer is around it"),
+        };
+        let first = run(&mut extensions);
+        let pointer = Arc::as_ptr(&first);
+        assert!(enter(&mut extensions, Layer::Retry).is_none(), "a second retry");
+        end(first, &mut extensions);
+        assert!(extensions.is_empty());
+        let again = run(&mut extensions);
+        assert_eq!(Arc::as_ptr(&again), pointer);
+        let mut copied = extensions.clone();
+        end(again, &mut extensions);
+        assert_eq!(extensions.len(), 1, "not kept, for a copy points at it");
+        let (one, other) = (run(&mut extensions), run(&mut copied));
+        assert!(!Arc::ptr_eq(&one, &other));
+    }
 }

@@ -85,6 +85,12 @@ fn parse_as(profile: Profile, response: &Response) -> Signals {
     Signals::read_at(profile, response.status(), response.headers(), SystemTime::now)
 }
 
+/// Whether a response is one to try again by its head.
+pub(crate) fn is_fault(response: &Response) -> bool {
+    let signals = response.extensions().get().cloned().unwrap_or_else(|| parse(response));
+    classify::response(response.status(), &signals).is_ok()
+}
+
 /// The result of an attempt, judged.
 #[derive(Debug)]
 pub(crate) struct Receipt {

@@ -183,29 +183,26 @@ impl Retry {
         next: Next<'a>,
     ) -> impl Future<Output = Result<Response>> + Send + 'a {
         async move {
-            let Some(Inside::Outermost(call)) = marker::enter(extensions, Layer::Retry) else {
+            let Some(Inside::Outermost { call, started }) = marker::enter(extensions, Layer::Retry) else {
                 self.repeated.warn(REPEATED);
                 return next.run(request, extensions).await;
             };
-            let terms = self.begin(&request, extensions.get(), &call);
+            let terms = self.begin(&request, extensions.get(), &call, started);
             let replica = terms.replica(&request);
-            let sending = call.sends(next.clone().run(request, extensions));
-            let result = if terms.reach == Reach::Head && call.deadline().is_none() {
-                call.goes();
-                sending.await
-            } else {
-                Box::pin(terms.attempt(&call, sending)).await
-            };
             let again = {
-                let mut result = result;
-                let receipt = receipt::of(&mut result, call.started);
+                let mut result = if terms.reach == Reach::Head && call.deadline().is_none() {
+                    call.sends(request, extensions, next.clone()).await
+                } else {
+                    Box::pin(terms.attempt(&call, started, request, extensions, next.clone())).await
+                };
+                let receipt = receipt::of(&mut result, started);
                 if let Err(why) = receipt.judgement {
-                    let result = call.close(why, &receipt, result);
+                    call.close(why, &receipt, &mut result);
                     marker::end(call, extensions);
                     return result;
                 }
                 let fault = Ended { replica, result, receipt };
-                Box::pin(self.again(fault, terms, extensions, next, &call))
+                Box::pin(self.again(fault, terms, extensions, next, &call, started))
             };
             let result = again.await;
             marker::end(call, extensions);
@@ -214,15 +211,15 @@ impl Retry {
     }
 
     /// Notes what holds for the call as a whole.
-    fn begin(&self, request: &Request, options: Option<&Options>, call: &Call) -> Terms {
+    fn begin(&self, request: &Request, options: Option<&Options>, call: &Call, started: Instant) -> Terms {
         if let Some(max_wait) = self.max_wait {
             call.bound_wait(max_wait);
         }
         if let Some(timeout) = self.total_timeout {
-            call.bound_time(timeout);
+            call.bound_time(started, timeout);
         }
         if !self.budget.is_full() {
-            self.budget.deposit(&route::authority(request.url()), call.started);
+            self.budget.deposit(&route::authority(request.url()), started);
         }
         let (twice, reach) = options.map_or_else(Default::default, |options| (options.twice, options.reach));
         forget_charges(options);
@@ -240,6 +237,7 @@ impl Retry {
         extensions: &mut Extensions,
         next: Next<'_>,
         call: &Call,
+        started: Instant,
     ) -> Result<Response> {
         let Ended { mut replica, mut result, mut receipt } = fault;
         let mut faults = Faults::default();
@@ -258,26 +256,25 @@ impl Retry {
                         (Ok(_), _, None) => Stop::NotReplayable,
                         (Ok(_), _, Some(_)) => Stop::RetryBudget,
                     };
-                    let result = match last {
-                        Some(last) => result.map_err(|error| Ours::after(error, last)),
-                        None => result,
-                    };
-                    return call.close(why, &receipt, result);
+                    if let Some(last) = last {
+                        result = result.map_err(|error| Ours::after(error, last));
+                    }
+                    call.close(why, &receipt, &mut result);
+                    return result;
                 }
             };
             call.ended(&receipt);
             if let Ok(response) = result {
                 let signals = response.extensions().get().cloned();
                 last = signals.map(|signals| Last { status: response.status(), signals });
-                gather::drain(response).await;
+                gather::drain(response, call.deadline()).await;
             }
             plan.wait(&service, receipt.outcome, call).await;
             forget_charges(extensions.get());
             replica = terms.replica(&request);
             let sent = Instant::now();
-            call.begins(sent);
-            let sending = call.sends(next.clone().run(request, extensions));
-            result = terms.attempt(call, sending).await;
+            marker::begins(extensions, sent);
+            result = terms.attempt(call, started, request, extensions, next.clone()).await;
             receipt = receipt::of(&mut result, sent);
         }
     }

@@ -2,12 +2,13 @@
 //!
 //! Terms are stated by the request, its client or its method, and are the same for each attempt.
 
+use http::Extensions;
 use reqwest::{Request, Response};
-use reqwest_middleware::Result;
+use reqwest_middleware::{Next, Result};
 use tokio::time::Instant;
 
 use crate::client::attempts::{Cause, Outcome};
-use crate::client::call::{Call, Sending};
+use crate::client::call::Call;
 use crate::client::classify::{Fault, Safe};
 use crate::client::gather;
 use crate::client::request_ext::{Options, Reach, Twice};
@@ -28,10 +29,19 @@ impl Terms {
     }
 
     /// Runs an attempt as far as the call reaches.
-    pub(crate) async fn attempt(self, call: &Call, sending: Sending<'_>) -> Result<Response> {
+    pub(crate) async fn attempt(
+        self,
+        call: &Call,
+        started: Instant,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        call.check_time(started)?;
+        let sending = call.sends(request, extensions, next);
         match self.reach {
-            Reach::Head => call.in_time(sending).await,
-            Reach::Body => call.in_time(async { Ok(gather::whole(sending.await?).await?) }).await,
+            Reach::Head => call.in_time(started, sending).await,
+            Reach::Body => call.in_time(started, async { Ok(gather::whole(sending.await?).await?) }).await,
         }
     }
 }

@@ -17,15 +17,15 @@ use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
 use tokio::time::Instant;
 
-use crate::client::body::{self, Bodies};
+use crate::client::body::Bodies;
 use crate::client::call::{BoxFuture, Call, Once};
-use crate::client::marker::{self, Inside, Layer, Limiters};
+use crate::client::marker::{self, Inside, Layer};
 use crate::client::receipt::{self, ReadBodies, Reading};
 use crate::client::route::{self, KeyOf, Route, Services};
 use crate::limiter::Limiter;
 use crate::signals::{Class, Profile, Signals};
 
-use outgoing::{Origin, Outgoing};
+use outgoing::{Costs, Origin, Outgoing};
 
 type CostOf = Box<dyn Fn(&Request) -> u64 + Send + Sync>;
 type Exempt = Box<dyn Fn(&Request) -> bool + Send + Sync>;
@@ -56,7 +56,7 @@ const REPEATED: &str = "a second throttle of one limiter around a call does noth
 pub struct Throttle {
     rules: Vec<Rule>,
     /// Those of the rules, by their numbers.
-    limiters: Limiters,
+    limiters: Vec<usize>,
     credential: Option<HeaderName>,
     costs: Vec<(String, CostOf)>,
     exempt: Option<Exempt>,
@@ -87,7 +87,7 @@ impl Throttle {
     pub(crate) fn empty() -> Self {
         Self {
             rules: Vec::new(),
-            limiters: Limiters::new(),
+            limiters: Vec::new(),
             credential: None,
             costs: Vec::new(),
             exempt: None,
@@ -165,19 +165,48 @@ impl Throttle {
     }
 
     /// Tells the limiters what the response says, each under the key of the service that gave it; an overall
-    /// cap is not told, for one service does not speak for the others.
+    /// cap is not told, for one service does not speak for the others. A redirect is charged where it led.
     fn observe(&self, response: &Response, signals: &Signals, origin: &Origin<'_>) {
-        let landed = origin.landed(response.url());
-        let services = self.rules.iter().zip(&origin.keys);
-        for (rule, key) in services.filter(|(rule, _)| !matches!(rule.route, Route::One(_))) {
-            let there = landed.as_ref().and_then(|(hop, service)| self.key(rule, hop, service, None));
-            if let Some(there) = there.as_ref().filter(|there| Some(*there) != key.as_ref()) {
-                rule.limiter.charge(there);
+        if origin.is_left_for(response.url()) {
+            for (rule, here, there) in self.elsewhere(response, origin) {
+                if let Some(there) = there.filter(|there| Some(&**there) != here) {
+                    rule.limiter.charge(&there);
+                }
             }
-            if let Some(key) = there.as_ref().or(key.as_ref()) {
+        }
+        self.tell(response, signals, origin);
+    }
+
+    /// The same without a charge.
+    fn tell(&self, response: &Response, signals: &Signals, origin: &Origin<'_>) {
+        if origin.is_left_for(response.url()) {
+            for (rule, here, there) in self.elsewhere(response, origin) {
+                if let Some(key) = there.as_deref().or(here) {
+                    rule.limiter.observe(key, signals);
+                }
+            }
+            return;
+        }
+        for (rule, key) in origin.asked(&self.rules) {
+            if !matches!(rule.route, Route::One(_)) {
                 rule.limiter.observe(key, signals);
             }
         }
+    }
+
+    /// The rules that follow a redirect, each with its key before and after it.
+    fn elsewhere<'o>(
+        &'o self,
+        response: &Response,
+        origin: &'o Origin<'_>,
+    ) -> impl Iterator<Item = (&'o Rule, Option<&'o str>, Option<String>)> {
+        let hop = origin.hop(response.url());
+        let service = self.services.name(hop.url()).into_owned();
+        let services = self.rules.iter().zip(&origin.keys);
+        services.filter(|(rule, _)| !matches!(rule.route, Route::One(_))).map(move |(rule, here)| {
+            let there = self.key(rule, &hop, &Cow::Borrowed(&service), None).map(Cow::into_owned);
+            (rule, here.as_deref(), there)
+        })
     }
 
     /// Notes how long the call's own keys are paused, so that a retry knows before it lets a response go.
@@ -196,6 +225,9 @@ impl Throttle {
         service: &Cow<'a, str>,
         stated: Option<&str>,
     ) -> Option<Cow<'a, str>> {
+        if let (Route::Service, None, None) = (&rule.route, stated, &self.credential) {
+            return Some(service.clone());
+        }
         let key = rule.route.key(request, service)?;
         Some(match (&rule.route, stated, &self.credential) {
             (Route::One(_), ..) | (_, None, None) => key,
@@ -209,55 +241,80 @@ impl Throttle {
     /// What a response needs that may be a fault, or whose body may be: all before it goes further out.
     async fn look_into(
         &self,
-        attempt: Outgoing<'_>,
+        mut attempt: Outgoing<'_>,
         mut signals: Signals,
         mut response: Response,
         call: &Call,
     ) -> Response {
         if self.reading.asks_for_body(&response) {
+            if signals.class() == Class::Throttle && signals.wait().is_some() {
+                // A body may be slow, and its reader gone before its end; it can only ask for more.
+                self.tell(&response, &signals, &attempt.origin);
+            }
             (response, signals) = receipt::with_body(response, signals).await;
         }
         self.observe(&response, &signals, &attempt.origin);
         if signals.class() != Class::None && !attempt.holds.permits().is_empty() {
             self.note_pause(&attempt.origin, call).await;
         }
-        self.hand_on(attempt, signals, response)
+        attempt.leave(signals, &mut response);
+        attempt.carry(response, &self.bodies)
     }
 
-    /// The response with what was read in it, and with what rides on it.
-    #[inline]
-    fn hand_on(&self, attempt: Outgoing<'_>, signals: Signals, mut response: Response) -> Response {
-        let Outgoing { origin, settle, holds, .. } = attempt;
-        receipt::leave(signals, &mut response);
-        if let Some(settle) = settle.filter(|settle| !settle.is_empty()) {
-            settle.join(response.extensions_mut());
-        }
-        body::carry(response, &origin.method, holds, &origin.service, &self.bodies)
-    }
-
-    /// One attempt. What few calls need is apart, so that the future of the others is small.
-    #[allow(clippy::manual_async_fn, reason = "an async fn copies what it is given")]
-    fn run<'a>(
+    /// One attempt, to be polled at once. What may go goes before there is a future, which then need not hold
+    /// the request.
+    fn send<'a>(
         &'a self,
         request: Request,
         extensions: &'a mut Extensions,
         next: Next<'a>,
         call: impl Deref<Target = Call> + Send + 'a,
+        now: Instant,
+    ) -> BoxFuture<'a> {
+        let options = extensions.get();
+        let mut attempt = self.outgoing(&request, options, now);
+        if let Some(costs) = self.begin(&mut attempt, &request, options, &call) {
+            return Box::pin(self.wait_and_send(attempt, costs, request, extensions, next, call));
+        }
+        Box::pin(self.follow(attempt, next.run(request, extensions), call))
+    }
+
+    /// One attempt that has to ask for its permits.
+    async fn wait_and_send<'a>(
+        &'a self,
+        mut attempt: Outgoing<'a>,
+        costs: Costs,
+        request: Request,
+        extensions: &'a mut Extensions,
+        next: Next<'a>,
+        call: impl Deref<Target = Call> + Send + 'a,
+    ) -> Result<Response> {
+        self.acquire(&mut attempt, costs, &call).await?;
+        self.follow(attempt, next.run(request, extensions), call).await
+    }
+
+    /// What is done with the response to an attempt. What few need is apart, so that the future is small.
+    #[allow(clippy::manual_async_fn, reason = "an async fn copies what it is given")]
+    fn follow<'a>(
+        &'a self,
+        mut attempt: Outgoing<'a>,
+        sending: BoxFuture<'a>,
+        call: impl Deref<Target = Call> + Send + 'a,
     ) -> impl Future<Output = Result<Response>> + Send + 'a {
         async move {
-            let (mut attempt, held_back) = self.begin(&request, extensions.get(), &call);
-            if let Some(costs) = held_back {
-                Box::pin(self.acquire(&mut attempt, costs, &call)).await?;
-            }
-            let result = next.run(request, extensions).await;
             let looked_into = {
-                let response = result?;
-                let signals = receipt::read_as(self.reading.profile, &response, attempt.sent);
-                if signals.class() == Class::None && !self.reading.asks_for_body(&response) {
-                    self.observe(&response, &signals, &attempt.origin);
-                    return Ok(self.hand_on(attempt, signals, response));
+                let mut result = sending.await;
+                let Ok(response) = &mut result else { return result };
+                let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
+                if signals.class() == Class::None && !self.reading.asks_for_body(response) {
+                    self.observe(response, &signals, &attempt.origin);
+                    attempt.leave(signals, response);
+                    if attempt.rides_on(response) {
+                        result = result.map(|response| attempt.carry(response, &self.bodies));
+                    }
+                    return result;
                 }
-                Box::pin(self.look_into(attempt, signals, response, &call))
+                Box::pin(self.look_into(attempt, signals, result?, &call))
             };
             Ok(looked_into.await)
         }
@@ -270,11 +327,17 @@ impl Throttle {
         extensions: &mut Extensions,
         next: Next<'_>,
         call: Arc<Call>,
+        started: Instant,
     ) -> Result<Response> {
-        // It was made when this future was, which may be long ago.
-        call.begins(Instant::now());
-        let running = Box::pin(self.run(request, extensions, next, &*call));
-        let result = call.close_only(call.in_time(running).await);
+        let attempt = async {
+            call.check_time(started)?;
+            call.goes();
+            // The call was made when this future was, which may be long ago.
+            let sending = self.send(request, extensions, next, &*call, Instant::now());
+            call.in_time(started, sending).await
+        };
+        let mut result = Box::pin(attempt).await;
+        call.close_only(started, &mut result);
         marker::end(call, extensions);
         result
     }
@@ -295,8 +358,17 @@ impl Middleware for Throttle {
         Self: 'all,
     {
         match marker::enter(extensions, Layer::Throttle(&self.limiters)) {
-            Some(Inside::Within(within)) => Box::pin(self.run(request, extensions, next, within)),
-            Some(Inside::Outermost(call)) => Box::pin(self.run_alone(request, extensions, next, call)),
+            Some(Inside::Within(within)) => match within.begins() {
+                Some(now) => self.send(request, extensions, next, within, now),
+                None => {
+                    Box::pin(
+                        async move { self.send(request, extensions, next, within, Instant::now()).await },
+                    )
+                }
+            },
+            Some(Inside::Outermost { call, started }) => {
+                Box::pin(self.run_alone(request, extensions, next, call, started))
+            }
             None => {
                 self.repeated.warn(REPEATED);
                 next.run(request, extensions)

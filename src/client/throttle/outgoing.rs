@@ -10,19 +10,21 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
-use reqwest::{Request, Url};
+use reqwest::{Request, Response, Url};
 use reqwest_middleware::Result;
 use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::{Rule, Throttle};
 use crate::client::Settle;
-use crate::client::body::{Aboard, Holds, Permits, Ride, UNREAD};
+use crate::client::body::{self, Aboard, Bodies, Holds, Permits, Ride, UNREAD};
 use crate::client::call::Call;
+use crate::client::receipt;
 use crate::client::request_ext::{Options, Pass};
-use crate::client::route::{self, Route, Services};
+use crate::client::route::{self, Route};
 use crate::clock::at_us;
 use crate::limiter::{Ask, Limiter, Refused, RefusedKind};
+use crate::signals::Signals;
 
 const LYING: &str =
     "response bodies lie unread and hold their seats while other calls wait; read or drop them";
@@ -50,6 +52,30 @@ impl Outgoing<'_> {
             Holds::Ride(Aboard(ride))
         };
     }
+
+    /// Leaves in the response what was read in it, and the handle to settle.
+    #[inline]
+    pub(super) fn leave(&mut self, signals: Signals, response: &mut Response) {
+        receipt::leave(signals, response);
+        if let Some(settle) = self.settle.take().filter(|settle| !settle.is_empty()) {
+            settle.join(response.extensions_mut());
+        }
+    }
+
+    /// Whether the permits are to ride on the response's body.
+    #[inline]
+    pub(super) fn rides_on(&self, response: &Response) -> bool {
+        !self.origin.is_head && self.holds.ride_on(response)
+    }
+
+    /// The response, with what rides on it.
+    pub(super) fn carry(self, response: Response, bodies: &Bodies) -> Response {
+        if self.rides_on(&response) {
+            body::carry(response, self.holds, &self.origin.service, bodies)
+        } else {
+            response
+        }
+    }
 }
 
 /// What must be known of a request after it was sent.
@@ -57,11 +83,11 @@ pub(super) struct Origin<'a> {
     /// Rule by rule.
     pub(super) keys: SmallVec<[Option<Cow<'a, str>>; 1]>,
     pub(super) service: Cow<'a, str>,
-    pub(super) method: Method,
-    /// Only where a key depends on them.
-    headers: Option<Box<HeaderMap>>,
-    /// The names of services where keys follow redirects: not one that the request states.
-    follows: Option<&'a Services>,
+    is_head: bool,
+    /// Method and headers, only where a key depends on them.
+    head: Option<Box<(Method, HeaderMap)>>,
+    /// Whether keys follow redirects: not one that the request states.
+    follows: bool,
 }
 
 impl<'a> Origin<'a> {
@@ -70,60 +96,70 @@ impl<'a> Origin<'a> {
         rules.iter().zip(&self.keys).filter_map(|(rule, key)| Some((rule, key.as_deref()?)))
     }
 
-    /// The request that was sent last and its service, if a redirect went to another one.
-    pub(super) fn landed(&self, url: &Url) -> Option<(Request, Cow<'a, str>)> {
-        let services = self.follows.filter(|_| route::is_elsewhere(url, &self.service))?;
-        let mut hop = Request::new(self.method.clone(), url.clone());
-        if let Some(headers) = &self.headers {
-            *hop.headers_mut() = (**headers).clone();
+    /// Whether a redirect went to another service, whose keys are then meant.
+    #[inline]
+    pub(super) fn is_left_for(&self, url: &Url) -> bool {
+        self.follows && route::is_elsewhere(url, &self.service)
+    }
+
+    /// The request that was sent last, after a redirect.
+    pub(super) fn hop(&self, url: &Url) -> Request {
+        let mut hop = Request::new(Method::GET, url.clone());
+        if let Some(head) = &self.head {
+            (*hop.method_mut(), *hop.headers_mut()) = (**head).clone();
         }
-        Some((hop, services.name(url)))
+        hop
     }
 }
 
 impl Throttle {
-    /// The attempt as far as it goes without a wait; with the costs of one that has to ask for its permits.
+    /// An attempt that has not begun.
     #[inline]
-    pub(super) fn begin(
+    pub(super) fn outgoing(
         &self,
         request: &Request,
         options: Option<&Options>,
+        sent: Instant,
+    ) -> Outgoing<'_> {
+        let stated = options.and_then(|options| options.key.as_deref());
+        let head_matters =
+            self.credential.is_some() || self.rules.iter().any(|rule| matches!(rule.route, Route::Rule(_)));
+        let service = self.services.name(request.url());
+        let mut keys = SmallVec::new();
+        for rule in &self.rules {
+            keys.push(self.key(rule, request, &service, stated));
+        }
+        let origin = Origin {
+            keys,
+            is_head: request.method() == Method::HEAD,
+            head: head_matters.then(|| Box::new((request.method().clone(), request.headers().clone()))),
+            follows: stated.is_none(),
+            service,
+        };
+        let settle = options.and_then(|options| options.settle.clone());
+        Outgoing { origin, settle, holds: Holds::Permits(Permits::new()), sent }
+    }
+
+    /// Takes the attempt as far as it goes without a wait. The costs of one that has to ask for its permits.
+    #[inline]
+    pub(super) fn begin(
+        &self,
+        attempt: &mut Outgoing<'_>,
+        request: &Request,
+        options: Option<&Options>,
         call: &Call,
-    ) -> (Outgoing<'_>, Option<Costs>) {
+    ) -> Option<Costs> {
         let is_exempt = options.is_some_and(|options| options.pass == Pass::Exempt)
             || self.exempt.as_ref().is_some_and(|exempt| exempt(request));
-        let mut attempt = Outgoing {
-            origin: self.origin(request, options),
-            settle: options.and_then(|options| options.settle.clone()),
-            holds: Holds::Permits(Permits::new()),
-            sent: call.now(),
-        };
         if is_exempt || attempt.origin.asked(&self.rules).next().is_none() {
-            return (attempt, None);
+            return None;
         }
         call.asks();
         attempt.origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
         let costs = self.costs(request, options);
-        match self.at_once(&attempt.origin, &costs, attempt.sent) {
-            Some(permits) => attempt.goes(permits, &costs, call),
-            None => return (attempt, Some(costs)),
-        }
-        (attempt, None)
-    }
-
-    #[inline]
-    fn origin(&self, request: &Request, options: Option<&Options>) -> Origin<'_> {
-        let stated = options.and_then(|options| options.key.as_deref());
-        let headers_matter =
-            self.credential.is_some() || self.rules.iter().any(|rule| matches!(rule.route, Route::Rule(_)));
-        let service = self.services.name(request.url());
-        Origin {
-            keys: self.rules.iter().map(|rule| self.key(rule, request, &service, stated)).collect(),
-            method: request.method().clone(),
-            headers: headers_matter.then(|| Box::new(request.headers().clone())),
-            follows: (stated.is_none()).then_some(&self.services),
-            service,
-        }
+        let Some(permits) = self.at_once(&attempt.origin, &costs, attempt.sent) else { return Some(costs) };
+        attempt.goes(permits, &costs, call);
+        None
     }
 
     /// The costs that the request states, and of the closures' those that it does not.

@@ -5,9 +5,10 @@
 -- ARGV  1 now (us; 0: Redis's clock)
 --       2 channel of everyone
 --       3 budget of the key (us)
---       4 what: 'pause', 'drain', 'resume' or 'answered'
+--       4 what: 'pause', 'drain', 'throttled' (a drain that everyone is told of), 'resume' or 'answered'
 --       5 pause: for how long from now (us); answered: how long ago the call was sent (us); else 0
 --       6 pause: from one probe to the next (us; 2^53 - 1: none, an operator's pause); else 0
+--       7 session of who says so
 --       then for each limit its kind (first byte of its value) and numbers
 -- Gives 1 if anything was changed
 
@@ -16,6 +17,7 @@ local REMEMBERED_US = 3600000000
 
 local now, late_ms = clock(ARGV[1])
 local channel, budget_us, what, us, every_us = ARGV[2], ARGV[3] + 0, ARGV[4], ARGV[5] + 0, ARGV[6] + 0
+local session = ARGV[7]
 local pause = pause_of(redis.call('GET', KEYS[1]))
 if now >= max(pause.ends, pause.drained) + budget_us then
   pause.ends, pause.probe_at, pause.probe_every, pause.probed, pause.drained = 0, 0, 0, 0, 0
@@ -29,11 +31,16 @@ local function tell()
   ))
 end
 
+-- How a call was answered: what the next answer to anyone means depends on it.
+local function tell_answer(letter)
+  redis.call('PUBLISH', channel, string.format('%s %.0f %s %s', letter, us, session, KEYS[1]))
+end
+
 -- States that were last booked before now are read as drained now; only one that was booked at this very instant
 -- is written.
 local function drain()
   pause.drained = max(pause.drained, now)
-  local arg = 7
+  local arg = 8
   for k = 2, #KEYS do
     local kind = kind_of(string.byte(ARGV[arg]))
     local limit = { kind = kind, key = KEYS[k] }
@@ -65,11 +72,13 @@ if what == 'pause' then
   return 1
 end
 
-if what == 'drain' then
+if what == 'drain' or what == 'throttled' then
   drain()
   save_pause(KEYS[1], pause, now, budget_us, late_ms)
+  if what == 'throttled' then tell_answer('t') end
   return 1
 end
+if what == 'answered' then tell_answer('a') end
 
 local probed = what == 'resume' or (pause.probed > 0 and now - us >= pause.probed)
 local ended = holds and probed

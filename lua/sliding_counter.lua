@@ -105,7 +105,8 @@ local function sliding_counter()
     local left = rule.grains - floor((at - start) / rule.grain_us)
     local rest = less(rule.n, count)
     last = max(min(ceil(rest * rule.grains / left), rule.n), last)
-    count = max(count, less(rule.n, multiply_divide(last, left, rule.grains)))
+    local weight = floor(min(last, heaviest(rule)) * left / rule.grains)
+    count = max(count, less(rule.n, weight))
     return { start = start, tail = at, count = count, last = last }
   end
 

@@ -5,14 +5,13 @@
 -- frees whole nodes of the list. Twin of src/algorithm/sliding_log.rs; keep names and order alike.
 --
 -- Value: a list, oldest first. The newest element is the head: 'l', version, at (us), total (units), base (units
--- before the first), span (us). The others are at modulo 2^40 and total modulo 2^24, read as the last ones before
--- the head's; under a head 'L' they are whole.
+-- before the first), span (us); and what the last drain left of the limit: units, the instant at which their window
+-- ended and how long that was (us). The others are at modulo 2^40 and total modulo 2^24, read as the last ones
+-- before the head's; under a head 'L' they are whole.
 
 local function sliding_log()
-  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7', '>I5I3', '>I7I7'
+  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7I7I7I7', '>I5I3', '>I7I7'
   local TIMES, TOTALS = 1099511627776, 16777216
-  -- The most entries that a drained log is spread over.
-  local SPREAD = 1000
   -- Elements of one RPUSH: Lua's stack holds about eight thousand.
   local CHUNK = 4000
   local log = { tail = 'tail', is_list = true }
@@ -28,11 +27,12 @@ local function sliding_log()
   end
 
   -- `ats` and `totals` are the newest entries, from `first` on; `old` elements of the list lie before them, of which
-  -- `drop` are dropped and `popped` were taken back.
+  -- `drop` are dropped and `popped` were taken back. `spread` units count as used evenly over a window of
+  -- `spread_us` that ended at `spread_at`, no later than any entry that was made after the drain.
   local function state_of(key, base)
     return {
       key = key, old = 0, drop = 0, popped = 0, base = base, ats = {}, totals = {}, first = 1, tail = 0,
-      rewrite = true,
+      rewrite = true, spread = 0, spread_at = 0, spread_us = 0,
     }
   end
 
@@ -41,18 +41,16 @@ local function sliding_log()
   end
 
   function log.decode(head, key)
-    local letter, version, at, total, base, span_us = unpack_from(HEAD, head)
-    if at == 0 then
-      -- All of it was taken back.
-      local empty = state_of(key, base)
-      empty.version, empty.by_span_us = version, span_us
-      return empty
+    local letter, version, at, total, base, span_us, spread, spread_at, spread_us = unpack_from(HEAD, head)
+    local state = state_of(key, base)
+    state.version, state.by_span_us = version, span_us
+    state.tail, state.spread, state.spread_at, state.spread_us = max(at, spread_at), spread, spread_at, spread_us
+    -- Or nothing was admitted, or all of it taken back.
+    if at > 0 then
+      state.old, state.ats, state.totals = redis.call('LLEN', key) - 1, { at }, { total }
+      state.rewrite, state.wide, state.at, state.total = false, letter == 76, at, total
     end
-    return {
-      key = key, old = redis.call('LLEN', key) - 1, drop = 0, popped = 0, base = base, ats = { at },
-      totals = { total }, first = 1, tail = at, rewrite = false, version = version, wide = letter == 76,
-      at = at, total = total, by_span_us = span_us,
-    }
+    return state
   end
 
   function log.writer(state)
@@ -91,7 +89,7 @@ local function sliding_log()
   end
 
   -- All entries, in memory.
-  local function gathered(state)
+  local function gather(state)
     local ats, totals = {}, {}
     if state.old > state.drop then
       local values = redis.call('LRANGE', state.key, text(state.drop), text(state.old - 1))
@@ -100,26 +98,36 @@ local function sliding_log()
     for i = state.first, #state.ats do
       ats[#ats + 1], totals[#totals + 1] = state.ats[i], state.totals[i]
     end
-    return ats, totals
-  end
-
-  local function gather(state)
-    state.ats, state.totals = gathered(state)
+    state.ats, state.totals = ats, totals
     state.old, state.drop, state.popped, state.first, state.rewrite = 0, 0, 0, 1, true
   end
 
-  -- The first entry whose total is `leave` or more; there is one. Calls of one cost are found at the second look.
+  -- How many units of the spread lie in the last `age_us` before its end.
+  local function spread_newer(state, age_us)
+    if age_us <= 0 or state.spread == 0 then return 0 end
+    if age_us >= state.spread_us then return state.spread end
+    return (multiply_divide_up(state.spread, age_us, state.spread_us))
+  end
+
+  -- Units up to and with the entry at `index`, and those of the spread that lie there or before.
+  local function total_with(state, index)
+    local at, total = entry(state, index)
+    if state.spread == 0 then return total end
+    return total + state.spread - spread_newer(state, state.spread_at - at)
+  end
+
+  -- The first entry up to which there are `leave` units or more; the one after all where there is none. Calls of one
+  -- cost are found at the second look.
   local function first_with(state, leave)
     local low, high = 0, size(state) - 1
-    local look = ceil((leave - state.base) * (high + 1) / (total_of(state) - state.base)) - 1
-    look = max(0, min(look, high))
+    local look = ceil((leave - state.base) * (high + 1) / (total_of(state) + state.spread - state.base)) - 1
+    if state.spread > 0 then high = high + 1 end
+    look = max(0, min(look, high - 1))
     while low < high do
-      local _, total = entry(state, look)
-      if total >= leave then
+      if total_with(state, look) >= leave then
         high = look
         if high > low then
-          _, total = entry(state, high - 1)
-          if total < leave then return high end
+          if total_with(state, high - 1) < leave then return high end
           high = high - 1
         end
       else
@@ -164,10 +172,16 @@ local function sliding_log()
   function log.earliest(rule, state, now, cost)
     if now < state.tail then now = state.tail end
     -- At most n - cost units may stay: all before that point have to leave.
-    local total = total_of(state)
+    local total = total_of(state) + state.spread
     local leave = min(less(total + cost, rule.n), total)
     if leave <= state.base then return now end
-    local at = entry(state, first_with(state, leave))
+    local last, at = first_with(state, leave), EXACT
+    if last < size(state) then at = entry(state, last) end
+    if state.spread > 0 then
+      -- Or a unit of the spread that lies before that entry.
+      local newer = state.spread - (leave - total_before(state, last))
+      if newer >= 0 then at = min(at, state.spread_at - (multiply_divide(newer, state.spread_us, state.spread))) end
+    end
     return max(now, at + rule.span_us)
   end
 
@@ -184,6 +198,7 @@ local function sliding_log()
       for i = 1, #state.totals do state.totals[i] = state.totals[i] - state.base end
       state.base = 0
     end
+    if state.spread_at + rule.keep_us <= at then state.spread, state.spread_at, state.spread_us = 0, 0, 0 end
     push(state, at, cost)
   end
 
@@ -195,9 +210,9 @@ local function sliding_log()
 
   -- A log removes only its own newest.
   function log.take_back(state, slot, cost)
-    local newest = size(state) - 1
-    if newest < 0 or state.tail ~= slot then return false end
-    local before, last = total_before(state, newest), #state.ats
+    local newest, last = size(state) - 1, #state.ats
+    if newest < 0 or state.ats[last] ~= slot then return false end
+    local before = total_before(state, newest)
     if state.totals[last] - before < cost then return false end
     state.totals[last] = state.totals[last] - cost
     if state.totals[last] == before then
@@ -206,7 +221,7 @@ local function sliding_log()
         state.ats[state.first], state.totals[state.first] = entry(state, newest - 1)
         state.old, state.popped = state.old - 1, state.popped + 1
       end
-      state.tail = state.ats[#state.ats] or 0
+      state.tail = max(state.ats[#state.ats] or 0, state.spread_at)
     end
     return true
   end
@@ -221,44 +236,22 @@ local function sliding_log()
     return used ~= charged
   end
 
-  -- So many units, evenly over the window that ends at `at`: calls `put` with instants and units.
-  local function even(rule, units, at, put)
-    local groups = min(units, SPREAD)
-    local opens, sum = less(at, rule.window_us), 0
-    for i = 1, groups do
-      local total = multiply_divide(units, i, groups)
-      put(opens + multiply_divide_up(rule.window_us, i, groups), total - sum)
-      sum = total
-    end
+  -- Units of the entries that count at `now`.
+  local function entered(rule, state, now)
+    return total_of(state) - total_before(state, passed(state, now - rule.span_us))
   end
 
-  -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`.
+  -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of what
+  -- an earlier drain left.
   function log.drained(rule, state, at)
-    local rest = less(rule.n, log.used(rule, state, at))
-    local ats, totals = gathered(state)
-    local drained = state_of(state.key, state.base)
-    local next, before = 1, state.base
-    local function up_to(instant)
-      while next <= #ats and ats[next] < instant do
-        push(drained, ats[next], totals[next] - before)
-        before, next = totals[next], next + 1
-      end
-    end
-    even(rule, rest, at, function(instant, units)
-      up_to(instant)
-      push(drained, instant, units)
-    end)
-    up_to(math.huge)
-    -- So that it counts as drained, and is not drained again.
-    push(drained, at, 0)
-    return drained
+    state.spread = less(rule.n, entered(rule, state, at))
+    state.spread_at, state.spread_us, state.tail = at, rule.window_us, at
+    return state
   end
 
   -- N units evenly over the window that ends at `at`.
   function log.full(rule, at, key)
-    local full = state_of(key, 0)
-    even(rule, rule.n, at, function(instant, units) push(full, instant, units) end)
-    return full
+    return log.drained(rule, state_of(key, 0), at)
   end
 
   function log.fresh_at(rule, state)
@@ -266,7 +259,7 @@ local function sliding_log()
   end
 
   function log.used(rule, state, now)
-    return total_of(state) - total_before(state, passed(state, now - rule.span_us))
+    return entered(rule, state, now) + spread_newer(state, state.spread_at + rule.span_us - now)
   end
 
   function log.clamp(rule, state)
@@ -297,7 +290,7 @@ local function sliding_log()
     local newest = #ats
     values[#values + 1] = pack(
       HEAD, state.wide and 76 or 108, version, ats[newest] or 0, totals[newest] or state.base, state.base,
-      rule.span_us
+      rule.span_us, state.spread, state.spread_at, state.spread_us
     )
     local from = 1
     if rewrite then

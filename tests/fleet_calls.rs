@@ -1,5 +1,5 @@
 //! What callers may do to a limiter whose budgets live in Redis: ask all at once, not wait, wait for several
-//! limits, give up, never come back, change the policy under those who wait, and end their runtime.
+//! limits, and change the policy under those who wait.
 #![cfg(feature = "redis")]
 
 #[path = "kit/redis_process.rs"]
@@ -7,8 +7,6 @@ mod redis_process;
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -46,6 +44,18 @@ async fn at_once(limiter: &Limiter, calls: usize, max_wait: Duration) -> Vec<Res
         set.spawn(async move { limiter.acquire(Ask::new("k").max_wait(max_wait)).await });
     }
     soon("all at once", set.join_all()).await
+}
+
+/// Twenty calls that wait, with patience.
+async fn twenty_wait(limiter: &Limiter) -> JoinSet<Result<Permit, Refused>> {
+    let mut waiting = JoinSet::new();
+    for _ in 0..20 {
+        let limiter = limiter.clone();
+        waiting.spawn(async move { limiter.acquire(Ask::new("k").max_wait(20 * SOON)).await });
+    }
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(limiter.waiting("k"), 20);
+    waiting
 }
 
 fn granted(answers: &[Result<Permit, Refused>]) -> usize {
@@ -211,13 +221,7 @@ async fn those_who_wait_go_by_the_new_numbers() {
             Policy::new("changing").limit(Limit::token_bucket(Rate::new(1, 8 * SOON), 1).named("calls")),
         )
         .expect("a good policy");
-    let mut waiting = JoinSet::new();
-    for _ in 0..20 {
-        let limiter = limiter.clone();
-        waiting.spawn(async move { limiter.acquire(Ask::new("k").max_wait(20 * SOON)).await });
-    }
-    sleep(Duration::from_millis(300)).await;
-    assert_eq!(limiter.waiting("k"), 20);
+    let waiting = twenty_wait(&limiter).await;
     limiter
         .set_policy(
             Policy::new("changing").limit(Limit::token_bucket(Rate::per_second(1_000), 1_000).named("calls")),
@@ -231,13 +235,7 @@ async fn those_who_wait_are_refused_when_it_is_closed() {
     let server = RedisProcess::start();
     let limiter = limiter(&server, Policy::new("closing").limit(Limit::token_bucket(Rate::new(1, SOON), 1)));
     let _first = limiter.acquire("k").await.expect("the first goes");
-    let mut waiting = JoinSet::new();
-    for _ in 0..20 {
-        let limiter = limiter.clone();
-        waiting.spawn(async move { limiter.acquire(Ask::new("k").max_wait(20 * SOON)).await });
-    }
-    sleep(Duration::from_millis(300)).await;
-    assert_eq!(limiter.waiting("k"), 20);
+    let waiting = twenty_wait(&limiter).await;
     limiter.close();
     for answer in soon("closing", waiting.join_all()).await {
         assert_eq!(answer.expect_err("it is closed").kind(), RefusedKind::Closed);
@@ -267,81 +265,6 @@ async fn what_one_pauses_is_paused_for_all_until_one_resumes() {
     one.resume("k");
     _ = soon("going on", waiting).await.expect("no panic").expect("it is over");
     assert_eq!(one.peek("k").await.paused(), None);
-}
-
-/// Begins to wait, as far as one poll goes.
-fn polled_once<F: Future>(mut future: std::pin::Pin<&mut F>) {
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(future.as_mut().poll(&mut context).is_pending(), "it has to ask first");
-}
-
-#[tokio::test]
-async fn one_who_never_comes_back_is_passed_over() {
-    let server = RedisProcess::start();
-    for (name, limit) in
-        [("rate", Limit::token_bucket(Rate::per_second(20), 1)), ("seats", Limit::concurrency(1))]
-    {
-        let limiter = limiter(&server, Policy::new(name).limit(limit));
-        let mut absent = pin!(limiter.acquire("k"));
-        polled_once(absent.as_mut());
-        sleep(Duration::from_millis(50)).await;
-        for _ in 0..3 {
-            _ = soon(name, limiter.acquire("k")).await.expect("it goes");
-        }
-        // One that comes after all still gets its permit.
-        _ = soon(name, absent).await.expect("it goes");
-    }
-}
-
-#[tokio::test]
-async fn what_was_booked_for_those_who_left_goes_to_the_next() {
-    let server = RedisProcess::start();
-    for (name, limit) in
-        [("rate", Limit::token_bucket(Rate::new(1, SOON / 10), 1)), ("seats", Limit::concurrency(1))]
-    {
-        let limiter = limiter(&server, Policy::new(name).limit(limit));
-        let first = limiter.acquire("k").await.expect("the first goes");
-        for _ in 0..5 {
-            assert!(timeout(Duration::from_millis(20), limiter.acquire("k")).await.is_err());
-        }
-        assert_eq!(limiter.waiting("k"), 0, "{name}");
-        drop(first);
-        _ = soon(name, limiter.acquire("k")).await.expect("nobody's seat and nobody's slot is left behind");
-    }
-}
-
-#[test]
-fn a_runtime_that_ends_takes_nobody_with_it() {
-    let server = RedisProcess::start();
-    let limiter = limiter(&server, Policy::new("runtimes").limit("100/s burst 1"));
-    let runtime = || {
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
-    };
-    let (first, second) = (runtime(), runtime());
-    // The first has the connection, and drives the line.
-    let begun = limiter.clone();
-    first.block_on(async move {
-        _ = begun.acquire("k").await.expect("it goes");
-        for _ in 0..1_000 {
-            let limiter = begun.clone();
-            tokio::spawn(async move { limiter.acquire("k").await });
-        }
-        sleep(Duration::from_millis(100)).await;
-    });
-    let waiting = limiter.clone();
-    let all = second.spawn(async move {
-        let mut set = JoinSet::new();
-        for _ in 0..20 {
-            let limiter = waiting.clone();
-            set.spawn(async move { limiter.acquire(Ask::new("k").max_wait(6 * SOON)).await });
-        }
-        set.join_all().await
-    });
-    std::thread::sleep(Duration::from_millis(100));
-    drop(first);
-    let answers = second.block_on(async { timeout(6 * SOON, all).await.expect("they are driven on") });
-    let answers = answers.expect("no panic");
-    assert_eq!(granted(&answers), 20, "{:?}", answers.into_iter().find_map(Result::err));
 }
 
 #[tokio::test]

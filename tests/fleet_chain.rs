@@ -4,11 +4,17 @@
 #[path = "kit/redis_process.rs"]
 mod redis_process;
 
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use forbear::store::Redis;
 use forbear::{Ask, Limiter, Policy, RefusedKind};
 use redis_process::RedisProcess;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Long enough for a machine that is busy with other things, and shorter than a lease.
+const SOON: Duration = Duration::from_secs(5);
 
 /// Scripts that ran, each of which is a trip.
 fn trips(server: &RedisProcess) -> u64 {
@@ -58,4 +64,59 @@ async fn where_something_has_to_wait_they_are_asked_in_order() {
     let asks = [(&first, Ask::new("k")), (&last, Ask::new("k").max_wait(Duration::from_millis(1)))];
     assert!(Limiter::acquire_all(&asks).await.is_err());
     drop(taken);
+}
+
+/// One that a process shares, connected, whose trips may take as long as a server stands still.
+async fn patient(server: &RedisProcess) -> (Limiter, Limiter) {
+    let store = Redis::new(server.url()).unwrap().budget(Duration::from_secs(30));
+    let address = Limiter::new(Policy::new("address").limit("10/day burst 10"), &store).unwrap();
+    let plan = Limiter::new(Policy::new("plan").limit("8 at once"), &store).unwrap();
+    drop(address.acquire("connects").await.unwrap());
+    (address, plan)
+}
+
+/// Polls a future while the server stands still, until its trip is on the way.
+async fn begun<F: Future>(server: &RedisProcess, future: Pin<&mut F>) {
+    server.signal("STOP");
+    assert!(timeout(Duration::from_millis(100), future).await.is_err(), "nobody answers");
+    server.signal("CONT");
+}
+
+#[tokio::test]
+async fn what_was_granted_to_one_who_is_gone_goes_back() {
+    let server = RedisProcess::start();
+    let (address, plan) = patient(&server).await;
+    // Another process, for what the own one does on the key makes it report its seats.
+    let (other_address, other_plan) = patient(&server).await;
+    let asks = [now(&address, "::1"), now(&plan, "gold")];
+    let mut all = Box::pin(Limiter::acquire_all(&asks));
+    begun(&server, all.as_mut()).await;
+    drop(all);
+    let start = Instant::now();
+    loop {
+        let charged = server.cli(&["KEYS", "forbear:{address*"]).lines().count();
+        let (seats, units) = (other_plan.peek("gold").await, other_address.peek("::1").await);
+        // Its trip is over once there is a second key beside that of the first call.
+        if (charged, seats.remaining(), units.remaining()) == (2, 8, 10) {
+            break;
+        }
+        assert!(start.elapsed() < SOON, "{charged} {seats:?} {units:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_who_is_not_polled_holds_back_nobody() {
+    let server = RedisProcess::start();
+    let (address, plan) = patient(&server).await;
+    let asks = [now(&address, "::1"), now(&plan, "gold")];
+    let mut all = pin!(Limiter::acquire_all(&asks));
+    begun(&server, all.as_mut()).await;
+    let seat = timeout(SOON, plan.acquire("gold")).await.expect("a chain holds back nobody").unwrap();
+    drop((seat, all.await.unwrap()));
+    let mut peek = pin!(plan.peek("gold"));
+    begun(&server, peek.as_mut()).await;
+    let seat = timeout(SOON, plan.acquire("gold")).await.expect("a look holds back nobody").unwrap();
+    drop(seat);
+    assert_eq!(peek.await.remaining(), 8);
 }

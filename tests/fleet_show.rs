@@ -166,6 +166,8 @@ async fn a_lone_soft_429_holds_nobody_else_and_the_next_one_in_a_row_everybody()
     sleep(Duration::from_millis(50)).await;
     assert_eq!(other.peek("k").await.paused(), None);
 
+    // Of two workers; news takes its time, so a row must have lasted.
+    sleep(Duration::from_millis(100)).await;
     one.observe("k", &refused);
     sleep(Duration::from_millis(50)).await;
     let hard = took(1).await;

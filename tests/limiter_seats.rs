@@ -28,7 +28,7 @@ struct Gauge {
     peak: AtomicUsize,
 }
 
-struct Inside<'a>(&'a Gauge, #[allow(dead_code)] Permit);
+struct Inside<'a>(&'a Gauge, #[allow(dead_code, reason = "it is held")] Permit);
 
 impl Gauge {
     fn enter(&self, permit: Permit) -> Inside<'_> {

@@ -126,7 +126,8 @@ impl SlidingCounter {
         let left = self.grains - (at - rolled.start) / self.grain_us;
         let rest = self.n.saturating_sub(rolled.count);
         let last = (rest * self.grains).div_ceil(left).min(self.n).max(rolled.last);
-        let count = rolled.count.max(self.n.saturating_sub(last * left / self.grains));
+        let weight = last.min(self.heaviest()) * left / self.grains;
+        let count = rolled.count.max(self.n.saturating_sub(weight));
         State { start: rolled.start, tail: at, count, last }
     }
 

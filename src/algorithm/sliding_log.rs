@@ -6,12 +6,9 @@
 
 use std::collections::VecDeque;
 
-use super::{AHEAD_US, Used};
+use super::{AHEAD_US, NEVER, Used};
 use crate::decision::Level;
 use crate::limit::{MAX_EXACT, Rate};
-
-/// The most entries that a drained log is spread over.
-const SPREAD: u64 = 1_000;
 
 /// The numbers of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,12 +23,13 @@ pub(crate) struct SlidingLog {
     pub(crate) ahead_us: u64,
 }
 
-/// The entries, oldest first.
+/// The entries, oldest first, and what the last drain left of the limit beside them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
     /// Units admitted before the first entry.
     base: u64,
     entries: VecDeque<Entry>,
+    spread: Spread,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +39,40 @@ struct Entry {
     total: u64,
 }
 
+/// Units that count as used evenly over a window, no later than any entry that was made after the drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Spread {
+    units: u64,
+    /// When the window ended, with the last of them, and how long it was.
+    at: u64,
+    window_us: u64,
+}
+
+impl Spread {
+    /// How many lie in the last `age_us` before its end.
+    fn newer(&self, age_us: u64) -> u64 {
+        match age_us {
+            0 => 0,
+            _ if age_us >= self.window_us => self.units,
+            _ => (u128::from(self.units) * u128::from(age_us)).div_ceil(u128::from(self.window_us)) as u64,
+        }
+    }
+
+    /// How many lie at an instant or before.
+    fn until(&self, instant: u64) -> u64 {
+        self.units - self.newer(self.at.saturating_sub(instant))
+    }
+
+    /// How long before its end the unit of that number lies, from 1 on.
+    fn age_us(&self, number: u64) -> Option<u64> {
+        let newer = u128::from(self.units.checked_sub(number)?);
+        (newer * u128::from(self.window_us)).checked_div(u128::from(self.units)).map(|age_us| age_us as u64)
+    }
+}
+
 impl State {
     pub(crate) fn tail(&self) -> u64 {
-        self.entries.back().map_or(0, |entry| entry.at)
+        self.entries.back().map_or(0, |entry| entry.at).max(self.spread.at)
     }
 
     fn total(&self) -> u64 {
@@ -55,11 +84,12 @@ impl State {
         if index == 0 { self.base } else { self.entries[index - 1].total }
     }
 
-    /// Instants and units, oldest first.
+    /// Instants and units, oldest first; and units, end and window of what was drained.
     #[cfg(all(test, feature = "redis"))]
-    pub(crate) fn entries(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn entries(&self) -> (Vec<(u64, u64)>, [u64; 3]) {
         let units = |i| self.entries[i].total - self.total_before(i);
-        (0..self.entries.len()).map(|i| (self.entries[i].at, units(i))).collect()
+        let entries = (0..self.entries.len()).map(|i| (self.entries[i].at, units(i))).collect();
+        (entries, [self.spread.units, self.spread.at, self.spread.window_us])
     }
 
     /// Counts from zero again, once in the life of a busy log, so that totals stay exact.
@@ -114,13 +144,21 @@ impl SlidingLog {
 
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
         let now = now.max(state.tail());
+        let State { base, entries, spread } = state;
         // At most n - cost units may stay: all before that point have to leave.
-        let leave = (state.total() + cost).saturating_sub(self.n).min(state.total());
-        if leave <= state.base {
+        let total = state.total() + spread.units;
+        let leave = (total + cost).saturating_sub(self.n).min(total);
+        if leave <= *base {
             return now;
         }
-        let last = state.entries.partition_point(|entry| entry.total < leave);
-        now.max(state.entries[last].at + self.span_us())
+        let last = entries.partition_point(|entry| entry.total + spread.until(entry.at) < leave);
+        let of_entry = entries.get(last).map_or(NEVER, |entry| entry.at + self.span_us());
+        // Or a unit of the spread that lies before that entry.
+        let of_spread = spread.age_us(leave - state.total_before(last));
+        now.max(
+            of_spread
+                .map_or(of_entry, |age_us| of_entry.min((spread.at + self.span_us()).saturating_sub(age_us))),
+        )
     }
 
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) {
@@ -129,6 +167,9 @@ impl SlidingLog {
         }
         if state.base > MAX_EXACT / 4 {
             state.rebase();
+        }
+        if state.spread.at + self.keep_us() <= at {
+            state.spread = Spread::default();
         }
         state.push(at, cost);
     }
@@ -156,40 +197,16 @@ impl SlidingLog {
         }
     }
 
-    /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`.
+    /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of
+    /// what an earlier drain left.
     pub(crate) fn drained(&self, state: &State, at: u64) -> State {
-        let rest = self.n.saturating_sub(self.used(state, at));
-        let mut spread = self.even(rest, at).peekable();
-        let mut drained = State { base: state.base, entries: VecDeque::new() };
-        for (i, entry) in state.entries.iter().enumerate() {
-            while let Some((at, units)) = spread.next_if(|(at, _)| *at <= entry.at) {
-                drained.push(at, units);
-            }
-            drained.push(entry.at, entry.total - state.total_before(i));
-        }
-        spread.for_each(|(at, units)| drained.push(at, units));
-        // So that it counts as drained, and is not drained again.
-        drained.push(at, 0);
-        drained
+        let units = self.n.saturating_sub(self.entered(state, at));
+        State { spread: Spread { units, at, window_us: self.window_us }, ..state.clone() }
     }
 
     /// N units evenly over the window that ends at `at`.
     pub(crate) fn full(&self, at: u64) -> State {
-        let mut full = State::default();
-        self.even(self.n, at).for_each(|(at, units)| full.push(at, units));
-        full
-    }
-
-    /// So many units, evenly over the window that ends at `at`.
-    fn even(&self, units: u64, at: u64) -> impl Iterator<Item = (u64, u64)> {
-        let groups = units.min(SPREAD);
-        let (window_us, opens) = (self.window_us, at.saturating_sub(self.window_us));
-        let part = move |whole: u64, i: u64| u128::from(whole) * u128::from(i);
-        let total = move |i| (part(units, i) / u128::from(groups)) as u64;
-        (1..=groups).map(move |i| {
-            let at = opens + part(window_us, i).div_ceil(u128::from(groups)) as u64;
-            (at, total(i) - total(i - 1))
-        })
+        self.drained(&State::default(), at)
     }
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
@@ -197,6 +214,12 @@ impl SlidingLog {
     }
 
     pub(crate) fn used(&self, state: &State, now: u64) -> u64 {
+        let spread = &state.spread;
+        self.entered(state, now) + spread.newer((spread.at + self.span_us()).saturating_sub(now))
+    }
+
+    /// Units of the entries that count at `now`.
+    fn entered(&self, state: &State, now: u64) -> u64 {
         let gone = state.entries.partition_point(|entry| entry.at + self.span_us() <= now);
         state.total() - state.total_before(gone)
     }

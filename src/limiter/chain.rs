@@ -56,7 +56,7 @@ impl Limiter {
         if let Some(chain) = chain {
             #[cfg(feature = "redis")]
             let now = if chain.plans.iter().any(|plan| plan.shared.fleet.is_some()) {
-                Box::pin(fleet::chain::all_now(asks, &chain)).await
+                Box::pin(fleet::chain::all_now(asks, chain)).await
             } else {
                 Self::all_now(asks, &chain)
             };
@@ -74,7 +74,7 @@ impl Limiter {
             let left = limiter.core.current.load().max_wait_of(ask).saturating_sub(passed);
             taken.0.push(limiter.acquire(ask.clone().max_wait(left)).await?);
         }
-        Ok(std::mem::take(&mut taken.0))
+        Ok(taken.all())
     }
 
     /// The answer in one step, where there can be one.
@@ -121,7 +121,14 @@ impl Limiter {
 }
 
 /// Permits of a chain that is not complete: when one refuses, or the caller gives up, all go back.
-struct Taken(Vec<Permit>);
+pub(super) struct Taken(pub(super) Vec<Permit>);
+
+impl Taken {
+    /// The permits of a chain that is complete.
+    pub(super) fn all(mut self) -> Vec<Permit> {
+        std::mem::take(&mut self.0)
+    }
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {

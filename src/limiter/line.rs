@@ -1,9 +1,8 @@
 //! One line: the callers that wait under one key for one set of limits, first come, first served.
 //!
 //! Books the first caller's slot and no other, so whoever gives up leaves no debt. Slots are counted from the
-//! slot before and never from the wake, for timers wake late. Knows what the next to come will find, so that
-//! one who cannot make it is told at once. Everything here happens under the queue's lock: no waker is woken
-//! and no permit dropped.
+//! slot before and never from the wake, for timers wake late. What the next to come will find is in `forecast`.
+//! Everything here happens under the queue's lock: no waker is woken and no permit dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,11 +16,10 @@ use tokio::sync::Notify;
 
 use super::caller::{Caller, Waiting};
 use super::driver::Driver;
-use super::forecast::{Forecast, Slot};
-use super::{Permit, Plan, Refused, RefusedKind};
-use crate::algorithm::{AHEAD_US, Costs, NEVER, Rule};
+use super::forecast::Forecast;
+use super::{Permit, Plan, Refused};
+use crate::algorithm::{AHEAD_US, NEVER, Rule};
 use crate::clock;
-use crate::decision::Decision;
 use crate::limit::Margin;
 use crate::store::{Outcome, When};
 
@@ -42,7 +40,7 @@ pub(super) struct Line {
     pub(super) limits: u32,
     pub(super) plan: Arc<Plan>,
     /// In the order in which they came; with those who were answered and have not come for it yet.
-    callers: BTreeMap<usize, Caller>,
+    pub(super) callers: BTreeMap<usize, Caller>,
     /// Those of them who wait and are there, and those who were granted and have not come for it.
     in_line: BTreeSet<usize>,
     unclaimed: BTreeSet<usize>,
@@ -219,116 +217,6 @@ impl Line {
             let refused = refusal(self, self.callers[&seq].max_wait);
             self.answer(seq, Waiting::Refused(refused), wakers);
         }
-    }
-
-    /// Until when a caller that comes now may wait, if it can make it behind those who are there; `waiting` is
-    /// how many wait for the key, in all its lines.
-    pub(super) fn admit(
-        &mut self,
-        costs: &Costs,
-        now: u64,
-        max_wait: Duration,
-        waiting: usize,
-    ) -> Result<Slot, Refused> {
-        match self.slot_of(costs, now, max_wait) {
-            Ok(Slot { at, .. }) if waiting >= self.plan.policy.waiting_bound() => {
-                Err(self.refusal(at, max_wait, RefusedKind::QueueFull))
-            }
-            Ok(slot) => {
-                let rules = self.plan.rules.of(self.margin);
-                self.forecast.as_mut().expect("it was just asked").charge(rules, costs, slot.at);
-                Ok(slot)
-            }
-            Err((at, kind)) => Err(self.refusal(at, max_wait, kind)),
-        }
-    }
-
-    pub(super) fn slot_of(
-        &mut self,
-        costs: &Costs,
-        now: u64,
-        max_wait: Duration,
-    ) -> Result<Slot, (u64, RefusedKind)> {
-        let plan = self.plan.clone();
-        let rules = plan.rules.of(self.margin);
-        let mut slot = self.forecast(now).slot_of(rules, costs, now, max_wait);
-        let doubtful = |forecast: &Forecast| forecast.is_doubtful(now, self.waiting);
-        if slot.is_err() && self.forecast.as_ref().is_some_and(doubtful) {
-            self.forecast = None;
-            slot = self.forecast(now).slot_of(rules, costs, now, max_wait);
-        }
-        slot
-    }
-
-    /// What the next to come will find: the states of the store, and all who wait charged in order.
-    fn forecast(&mut self, now: u64) -> &Forecast {
-        if self.forecast.is_none() {
-            let rules = self.plan.rules.of(self.margin);
-            let mut forecast =
-                Forecast::new(self.plan.shared.store.forecast(self.plan.whole(self.margin, &self.key)), now);
-            let booked = self.booked.as_ref().map(|booked| booked.seq);
-            for (seq, caller) in &mut self.callers {
-                if matches!(caller.state, Waiting::InLine) && Some(*seq) != booked {
-                    caller.expected = forecast.earliest(rules, &caller.costs, now);
-                    forecast.charge(rules, &caller.costs, caller.expected);
-                }
-            }
-            self.forecast = Some(forecast);
-        }
-        self.forecast.as_ref().expect("it was just made")
-    }
-
-    /// Something was given back: the forecast may be worse than what is true.
-    pub(super) fn doubt(&mut self) {
-        if let Some(forecast) = &mut self.forecast {
-            forecast.doubt();
-        }
-    }
-
-    /// The refusal of one who could go at `at`.
-    pub(super) fn refusal(&self, at: u64, max_wait: Duration, kind: RefusedKind) -> Refused {
-        let now = clock::now_us();
-        // Those who wait although they could go wait for a seat, and nobody knows when one comes back.
-        let seatless = kind == RefusedKind::NoSeat || (at <= now && self.has_seats());
-        let standing = self.plan.shared.store.peek(self.plan.whole(self.margin, &self.key));
-        let rules = self.plan.rules.of(self.margin);
-        let mut levels = standing.levels;
-        for (i, level) in levels.iter_mut().enumerate() {
-            match &self.forecast {
-                _ if rules[i].is_seats() && seatless && level.remaining == 0 => level.wait_us = NEVER,
-                Some(forecast) if !rules[i].is_seats() => {
-                    // What those who wait already will use is not left for another.
-                    let behind = forecast.level(rules, i, now);
-                    level.remaining = level.remaining.min(behind.remaining);
-                    level.reset_us = level.reset_us.max(behind.reset_us);
-                    // The limit that the wait is for is the one that holds longest for them.
-                    level.wait_us = forecast.fits(rules, i, now).saturating_sub(now);
-                }
-                _ => {}
-            }
-        }
-        let decision = Decision {
-            labels: self.plan.rules.labels.clone(),
-            granted: false,
-            wait_us: (!seatless).then(|| at.saturating_sub(now)),
-            paused: kind == RefusedKind::Paused,
-            levels,
-        };
-        Refused::new(kind, decision, max_wait)
-    }
-
-    /// The refusal of one who waited in vain until now.
-    pub(super) fn too_late(&self, seq: usize) -> Refused {
-        let now = clock::now_us();
-        let caller = &self.callers[&seq];
-        if self.seatless {
-            return self.refusal(NEVER, caller.max_wait, RefusedKind::NoSeat);
-        }
-        let store = self.plan.shared.store.forecast(self.plan.whole(self.margin, &self.key));
-        let forecast = Forecast::new(store, now);
-        let at = forecast.earliest(self.plan.rules.of(self.margin), &caller.costs, now);
-        let kind = if forecast.is_paused(now) { RefusedKind::Paused } else { RefusedKind::RateLimited };
-        self.refusal(at.max(caller.expected), caller.max_wait, kind)
     }
 
     /// Does what can be done now for the first in line.

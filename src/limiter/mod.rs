@@ -335,15 +335,19 @@ impl Limiter {
 
     /// Tells the limiter what a response under `key` said.
     ///
-    /// A throttling answer that asks for more than a second, or that follows another one in this process,
-    /// pauses the key for everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to
-    /// 30 s until a call does well. Any other throttling answer leaves the key open, and nothing saved up.
+    /// A throttling answer that asks for more than a second, or that follows another one, pauses the key for
+    /// everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to 30 s until a call does
+    /// well. Any other throttling answer leaves the key open, and nothing saved up.
+    ///
+    /// It follows another one if that was the last answer and known when the call was sent. Where several processes
+    /// share the budgets in Redis, the answers of all of them count as far as they are heard of, and the first of the
+    /// row must have been known for 0.1 s.
     pub fn observe(&self, key: &str, signals: &Signals) {
         let answers = &self.core.shared.answers;
         if !answers.concerns(signals) {
             return;
         }
-        let verdict = answers.judge(key, signals, clock::now_us());
+        let verdict = answers.judge(key, signals, self.row_us(), clock::now_us());
         if verdict == Verdict::Nothing {
             return;
         }
@@ -353,7 +357,7 @@ impl Limiter {
             let what = match verdict {
                 Verdict::Nothing => return,
                 Verdict::Well { sent } => What::Answered { sent_ago_us: now.saturating_sub(sent) },
-                Verdict::Drain => What::Drain,
+                Verdict::Drain => What::Throttled,
                 Verdict::Pause { until } => {
                     What::Pause { for_us: until.saturating_sub(now), probe_every_us: MAX_PAUSE_US }
                 }
@@ -366,6 +370,15 @@ impl Limiter {
             Verdict::Drain => store.drain(part),
             Verdict::Pause { until } => store.pause(part, PauseAsk { until, probe_every: MAX_PAUSE_US }),
         });
+    }
+
+    /// How long a row of 429s must have lasted.
+    fn row_us(&self) -> u64 {
+        #[cfg(feature = "redis")]
+        if self.core.shared.fleet.as_ref().is_some_and(|fleet| fleet.has_others()) {
+            return answers::ROW_US;
+        }
+        0
     }
 
     /// Holds a key for `time`, for everyone. Only ever makes a pause longer; [`resume`](Self::resume) ends

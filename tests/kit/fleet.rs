@@ -1,16 +1,19 @@
-//! A fleet of worker processes, each of which is this test's own binary once more, told what to do by a job in
-//! its environment.
+//! A fleet of worker processes that make calls under one policy, and what limits promise about them.
 //!
 //! A test target that uses it has a test named `worker`, which calls [`work`]: without a job it does nothing.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
+#[path = "worker.rs"]
+pub mod worker;
+
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forbear::store::{OnOutage, Redis};
 use forbear::{Ask, Limit, Limiter, Policy, Rate};
 use serde_json::{Value, json};
+use worker::Process;
 
 const JOB: &str = "FORBEAR_FLEET_JOB";
 
@@ -53,7 +56,7 @@ impl Job {
         }
     }
 
-    fn text(&self) -> String {
+    fn told(&self) -> Value {
         json!({
             "url": self.url, "policy": self.policy, "limits": self.limits, "key": self.key, "tasks": self.tasks,
             "calls": self.calls, "give_up": self.give_up.map(|time| time.as_millis() as u64),
@@ -65,7 +68,6 @@ impl Job {
                 _ => panic!("not known here"),
             },
         })
-        .to_string()
     }
 }
 
@@ -132,42 +134,21 @@ pub fn count_in(times: &[u64], span: std::ops::Range<u64>) -> usize {
     times.iter().filter(|time| span.contains(time)).count()
 }
 
-/// A worker process.
-pub struct Worker(Option<Child>);
+/// A worker process; ended when dropped.
+pub struct Worker(Process);
 
 impl Worker {
     pub fn start(job: &Job) -> Self {
-        let binary = std::env::current_exe().expect("this binary");
-        let mut command = match job.under.split_first() {
-            Some((program, arguments)) => {
-                let mut command = Command::new(program);
-                command.args(arguments).arg(binary);
-                command
-            }
-            None => Command::new(binary),
-        };
-        let child = command
-            .args(["worker", "--exact", "--nocapture", "--test-threads", "1"])
-            .env(JOB, job.text())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn();
-        Self(Some(child.expect("a worker starts")))
+        Self(Process::start(JOB, &job.told(), &job.under))
     }
 
     pub fn signal(&self, signal: &str) {
-        let pid = self.0.as_ref().expect("it runs").id().to_string();
-        let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status();
-        assert!(sent.expect("kill is installed").success());
+        self.0.signal(signal);
     }
 
     /// Waits for its end, and reads its report.
-    pub fn report(mut self) -> Report {
-        let output = self.0.take().expect("it runs").wait_with_output().expect("it ends");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().find_map(|line| line.split_once("REPORT ").map(|(_, report)| report));
-        let report = serde_json::from_str::<Value>(line.unwrap_or_else(|| panic!("no report: {text}")));
-        let report = report.expect("a report is JSON");
+    pub fn report(self) -> Report {
+        let report = self.0.report();
         let number = |value: &Value| value.as_u64().expect("a number");
         let list = |name: &str| report[name].as_array().expect("a list").clone();
         let pairs = |name: &str| list(name).iter().map(|pair| (number(&pair[0]), number(&pair[1]))).collect();
@@ -177,15 +158,6 @@ impl Worker {
             waits: pairs("waits"),
             gave_up: number(&report["gave_up"]),
             refused: number(&report["refused"]),
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            _ = child.kill();
-            _ = child.wait();
         }
     }
 }
@@ -213,13 +185,10 @@ pub fn machine_us() -> u64 {
 
 /// The worker's side: does nothing without a job.
 pub fn work() {
-    let Ok(job) = std::env::var(JOB) else { return };
-    let job = serde_json::from_str::<Value>(&job).expect("a job is JSON");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    println!("REPORT {}", runtime.block_on(do_job(&job)));
+    worker::work(JOB, do_job);
 }
 
-async fn do_job(job: &Value) -> Value {
+async fn do_job(job: Value) -> Value {
     let number = |name: &str| job[name].as_u64().expect("a number");
     let text = |name: &str| job[name].as_str().expect("a text").to_owned();
     let store = Redis::new(text("url")).expect("a good URL");
@@ -291,8 +260,6 @@ async fn do_job(job: &Value) -> Value {
         "slots": all.slots, "held": all.held, "waits": all.waits, "gave_up": all.gave_up, "refused": all.refused,
     })
 }
-
-use std::sync::atomic::Ordering::SeqCst;
 
 /// The most that a limit promised to let through, and what it let through, checked against the slots of all
 /// workers: an error names the first span that holds more.

@@ -2,13 +2,13 @@
 //! through Redis, and a service that really allows so much and answers what is above with 429.
 //!
 //! A target that uses it calls [`work`] in a test named `worker`, or first in `main`: without a job it does
-//! nothing.
+//! nothing. It needs the kit's `fleet` beside it.
 #![allow(dead_code, unreachable_pub, reason = "each target uses a part of it")]
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -20,6 +20,8 @@ use http::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncBufReadExt;
 use tokio::time::Instant;
+
+use crate::fleet::worker;
 
 pub const TASKS: usize = 16;
 pub const LIMIT: &str = "200/s burst 20";
@@ -73,14 +75,8 @@ pub struct HttpWorker {
 impl HttpWorker {
     /// Starts it, and waits until it can be given jobs.
     pub fn start(redis: &str, url: &str) -> Self {
-        let binary = std::env::current_exe().expect("this binary");
-        let mut child = Command::new(binary)
-            .args(["worker", "--exact", "--nocapture", "--test-threads", "1"])
-            .env(JOB, format!("{redis} {url}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a worker starts");
+        let mut command = worker::command(JOB, &format!("{redis} {url}"), &[]);
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("a worker starts");
         let jobs = child.stdin.take().expect("it is piped");
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.ends_with("ready")));

@@ -1,10 +1,9 @@
-//! Worker processes that load one key in a given way, each of which is this target's own binary once more.
+//! Worker processes that load one key in a given way.
 //!
 //! A target that uses it calls [`work`] in a test named `worker`, or first in `main`: without a load it does
 //! nothing. It needs the kit's `fleet` beside it.
 #![allow(dead_code, unreachable_pub, reason = "each target uses a part of it")]
 
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::fleet;
+use crate::fleet::worker::{self, Process};
 
 const LOAD: &str = "FORBEAR_LOAD";
 
@@ -57,14 +57,13 @@ impl Load {
         }
     }
 
-    fn text(&self) -> String {
+    fn told(&self) -> Value {
         let give_up = self.give_up.map(|(of_ten, after)| [of_ten, after.as_millis() as u64]);
         json!({
             "url": self.url, "words": self.words, "limiters": self.limiters, "tasks": self.tasks,
             "arrive": self.arrive, "calls": self.calls, "give_up": give_up,
             "hold": self.hold.as_millis() as u64, "lasts": self.lasts.as_millis() as u64,
         })
-        .to_string()
     }
 }
 
@@ -94,27 +93,16 @@ pub fn slots_of(reports: &[Report]) -> Vec<u64> {
 }
 
 /// A worker process; ended when dropped.
-pub struct Worker(Option<Child>);
+pub struct Worker(Process);
 
 impl Worker {
     pub fn start(load: &Load) -> Self {
-        let binary = std::env::current_exe().expect("this binary");
-        let child = Command::new(binary)
-            .args(["worker", "--exact", "--nocapture", "--test-threads", "1"])
-            .env(LOAD, load.text())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn();
-        Self(Some(child.expect("a worker starts")))
+        Self(Process::start(LOAD, &load.told(), &[]))
     }
 
     /// Waits for its end, and reads its report.
-    pub fn report(mut self) -> Report {
-        let output = self.0.take().expect("it runs").wait_with_output().expect("it ends");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().find_map(|line| line.split_once("LOADED ").map(|(_, report)| report));
-        let report = serde_json::from_str::<Value>(line.unwrap_or_else(|| panic!("no report: {text}")));
-        let report = report.expect("a report is JSON");
+    pub fn report(self) -> Report {
+        let report = self.0.report();
         let number = |value: &Value| value.as_u64().expect("a number");
         let list = |name: &str| report[name].as_array().expect("a list").iter().map(number).collect();
         Report {
@@ -122,15 +110,6 @@ impl Worker {
             waits: list("waits"),
             gave_up: number(&report["gave_up"]),
             refused: number(&report["refused"]),
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            _ = child.kill();
-            _ = child.wait();
         }
     }
 }
@@ -143,11 +122,7 @@ pub fn run(load: &Load, workers: usize) -> Vec<Report> {
 
 /// The worker's side: does nothing without a load. Whether there was one.
 pub fn work() -> bool {
-    let Ok(load) = std::env::var(LOAD) else { return false };
-    let load = serde_json::from_str::<Value>(&load).expect("a load is JSON");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    println!("LOADED {}", runtime.block_on(carry(&load)));
-    true
+    worker::work(LOAD, carry)
 }
 
 /// What the callers of one limiter share.
@@ -184,7 +159,7 @@ impl Callers {
     }
 }
 
-async fn carry(load: &Value) -> Value {
+async fn carry(load: Value) -> Value {
     let number = |name: &str| load[name].as_u64().expect("a number");
     let text = |name: &str| load[name].as_str().expect("a text").to_owned();
     let policy = Policy::new("load").limit(fleet::limit(&text("words")));

@@ -1,5 +1,5 @@
 //! What the limiter's tests share.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::time::{Duration, SystemTime};
 

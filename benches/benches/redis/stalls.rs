@@ -36,6 +36,11 @@ pub(crate) fn lines(server: &mut Server, runtime: &Runtime) -> Vec<Line> {
     let [expiring, drained] = [OUTLIVING, OUTLIVING + 1].map(key);
     let (begun, ended) = runtime.block_on(fill(&ours, OUTLIVING + 2));
 
+    runtime.block_on(async {
+        // A script that Redis does not know yet is read first, which is no stall of a log.
+        ours.limiter.pause("another", Duration::from_millis(1));
+        sleep(Duration::from_millis(20)).await;
+    });
     server.watch();
     runtime.block_on(async {
         ours.limiter.pause(&drained, Duration::from_millis(1));
@@ -81,7 +86,7 @@ pub(crate) fn lines(server: &mut Server, runtime: &Runtime) -> Vec<Line> {
         ),
         bound(Line::new("longest stall, a log of 10,000 that expires", events), vanishing.events.is_empty()),
         bound(Line::new("longest stall, the first call after that", us(next_us)), next_us <= MOST_US),
-        Line::new("longest stall, a pause drains a log of 10,000", us(drain_us)),
+        bound(Line::new("longest stall, a pause drains a log of 10,000", us(drain_us)), drain_us <= MOST_US),
     ]
 }
 

@@ -259,6 +259,22 @@ pub(super) fn a_sliding_counter_keeps_its_share_in_the_margin() {
 }
 
 #[test]
+pub(super) fn a_sliding_counter_stays_exact_after_a_correction_far_above_it() {
+    play(
+        &[Limit::sliding_counter(Rate::per_minute(10))],
+        &[
+            (0.0, Ask(1), Granted(9)),
+            (0.0, Settle(u64::MAX), Left(0)),
+            (60_001.0, Drain, Left(0)),
+            (60_001.0, Ask(1), Until(119_999.997, 0)),
+            // Next to nothing of the last window weighs.
+            (119_999.999, Drain, Left(0)),
+            (120_000.0, Ask(1), Granted(1)),
+        ],
+    );
+}
+
+#[test]
 pub(super) fn a_sliding_log_remembers_each_call() {
     play(
         &[Limit::sliding_log(ten_a_second())],
@@ -283,6 +299,24 @@ pub(super) fn a_sliding_log_remembers_each_call() {
             (10500.0, Ask(5), Granted(0)),
             (10500.0, Ask(1), Until(10600.0, 0)),
             (-5000.0, Ask(1), Until(-4900.0, 0)),
+        ],
+    );
+}
+
+#[test]
+pub(super) fn a_sliding_log_keeps_its_calls_through_a_drain_and_is_drained_anew() {
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(4), Granted(6)),
+            // The other six count as used evenly since -500.
+            (500.0, Drain, Left(0)),
+            (500.0, Ask(1), Until(666.667, 0)),
+            (1000.0, Ask(2), Granted(5)),
+            (1100.0, Drain, Left(0)),
+            (1500.0, Ask(5), Until(1725.0, 3)),
+            (1725.0, Ask(5), Granted(0)),
+            (2100.0, Ask(5), Granted(0)),
         ],
     );
 }

@@ -6,108 +6,140 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 
 use super::key::Key;
 use super::slots::Booking;
 use super::{Fleet, touched};
 use crate::algorithm::{Costs, NEVER, Rule};
 use crate::clock;
-use crate::limiter::chain::Chain;
+use crate::limit::Margin;
+use crate::limiter::chain::{Chain, Taken};
 use crate::limiter::{Ask, Limiter, Permit, Refused, RefusedKind};
 use crate::store::redis::wire::{Ended, ReplyPart, Slot as Booked, Trip, TripPart, Waiter};
 
-/// The answer in one trip, where there can be one.
+/// The answer in one trip, where there can be one. The trip has a task of its own: a caller who is gone when the
+/// answer comes gives back what was granted, and one who is not polled holds back nobody's report.
 pub(in crate::limiter) async fn all_now(
     asks: &[(&Limiter, Ask<'_>)],
-    chain: &Chain,
+    chain: Chain,
 ) -> Option<Result<Vec<Permit>, Refused>> {
-    let begun = clock::now_us();
-    let fleets = chain.plans.iter().map(|plan| plan.shared.fleet.clone());
-    let fleets = fleets.collect::<Option<SmallVec<[Arc<Fleet>; 4]>>>()?;
-    let hub = fleets.first()?.hub.clone();
-    let apart = |i: usize, fleet: &Fleet| fleets[..i].iter().all(|other| other.policy != fleet.policy);
-    let together =
-        fleets.iter().enumerate().all(|(i, fleet)| Arc::ptr_eq(&hub, &fleet.hub) && apart(i, fleet));
-    let observed = chain.plans.iter().any(|plan| plan.policy.is_observe_only());
-    // A leaky bucket would hold the call for longer than this answers.
-    let holds = chain.plans.iter().any(|plan| plan.rules.holds());
-    let lingering = fleets.iter().any(|fleet| fleet.share.is_lingering());
-    if holds || !together || !hub.is_one_server() || observed || lingering || hub.is_away() {
-        return None;
+    let together = Together::of(asks, chain)?;
+    let decided = Handle::try_current().ok()?.spawn(together.decide());
+    Some(decided.await.ok()??.map(Taken::all))
+}
+
+/// Limiters that one trip can decide over.
+struct Together {
+    chain: Chain,
+    margins: SmallVec<[Margin; 4]>,
+    fleets: SmallVec<[Arc<Fleet>; 4]>,
+    keys: SmallVec<[Arc<Key>; 4]>,
+    /// The one that has seats: a trip reports those of one limiter.
+    reporter: Option<usize>,
+    begun: u64,
+}
+
+impl Together {
+    fn of(asks: &[(&Limiter, Ask<'_>)], chain: Chain) -> Option<Self> {
+        let begun = clock::now_us();
+        let fleets = chain.plans.iter().map(|plan| plan.shared.fleet.clone());
+        let fleets = fleets.collect::<Option<SmallVec<[Arc<Fleet>; 4]>>>()?;
+        let hub = &fleets.first()?.hub;
+        let apart = |i: usize, fleet: &Fleet| fleets[..i].iter().all(|other| other.policy != fleet.policy);
+        let together =
+            fleets.iter().enumerate().all(|(i, fleet)| Arc::ptr_eq(hub, &fleet.hub) && apart(i, fleet));
+        let observed = chain.plans.iter().any(|plan| plan.policy.is_observe_only());
+        // A leaky bucket would hold the call for longer than this answers.
+        let holds = chain.plans.iter().any(|plan| plan.rules.holds());
+        let lingering = fleets.iter().any(|fleet| fleet.share.is_lingering());
+        if holds || !together || !hub.is_one_server() || observed || lingering || hub.is_away() {
+            return None;
+        }
+        let keys = fleets.iter().zip(&chain.plans).zip(asks);
+        let keys = keys.map(|((fleet, plan), (_, ask))| fleet.key(plan, ask.key));
+        let keys = keys.collect::<SmallVec<[Arc<Key>; 4]>>();
+        if keys.iter().any(|key| key.state.lock().waiting() > 0) {
+            return None;
+        }
+        let margins = asks.iter().map(|(limiter, _)| limiter.margin).collect();
+        let mut together = Self { chain, margins, fleets, keys, reporter: None, begun };
+        let mut seated = (0..together.keys.len()).filter(|i| together.rules(*i).iter().any(Rule::is_seats));
+        let (reporter, other) = (seated.next(), seated.next());
+        together.reporter = reporter;
+        // Two of them are asked in order.
+        other.is_none().then_some(together)
     }
-    let keys = fleets.iter().zip(&chain.plans).zip(asks);
-    let keys = keys.map(|((fleet, plan), (_, ask))| fleet.key(plan, ask.key));
-    let keys = keys.collect::<SmallVec<[Arc<Key>; 4]>>();
-    if keys.iter().any(|key| key.state.lock().waiting() > 0) {
-        return None;
+
+    fn rules(&self, i: usize) -> &[Rule] {
+        self.chain.plans[i].rules.of(self.margins[i])
     }
-    // A trip reports the seats of one limiter; two of them are asked in order.
-    let rules = |i: usize| chain.plans[i].rules.of(asks[i].0.margin);
-    let mut seated = (0..fleets.len()).filter(|i| rules(*i).iter().any(Rule::is_seats));
-    let reporter = seated.next();
-    if seated.next().is_some() {
-        return None;
-    }
-    let _in_order = match reporter {
-        Some(i) => Some(keys[i].reports.lock().await),
-        None => None,
-    };
-    hub.ready().await.ok()?;
-    let standing = (0..fleets.len()).map(|i| {
-        let mut state = keys[i].state.lock();
-        let seats =
-            state.report(&chain.plans[i], clock::now_us(), hub.is_settling(), fleets[i].worker.lease_us);
-        let names = state.names(hub.prefix(), &fleets[i].policy, &keys[i], &chain.plans[i]);
-        (names, state.seen().cloned(), seats)
-    });
-    let standing = standing.collect::<SmallVec<[_; 4]>>();
-    let parts = standing.iter().enumerate().map(|(i, (names, seen, seats))| TripPart {
-        rules: &chain.plans[i].rules,
-        margin: asks[i].0.margin,
-        names,
-        seen: seen.as_ref().filter(|seen| seen.states.len() == rules(i).len()),
-        seats,
-    });
-    let parts = parts.collect::<SmallVec<[TripPart<'_>; 4]>>();
-    let costs = chain.costs.iter().flatten().copied().collect::<Costs>();
-    let callers = [Waiter { held_us: 0, costs: &costs }];
-    let worker = &fleets[reporter.unwrap_or(0)].worker;
-    let trip = Trip { now: None, worker, parts: &parts, callers: &callers, forced: false };
-    let answer = hub.run(&trip.call()).await.ok().and_then(|value| trip.reply(value).ok());
-    let Some(reply) = answer else {
-        keys.iter().for_each(|key| key.state.lock().report_lost());
-        return None;
-    };
-    let received = clock::now_us();
-    let each = reply.parts.into_iter().enumerate();
-    if let Some(Booked::At(at)) = reply.slots.first() {
-        let permits = each.map(|(i, part)| {
-            let (plan, margin) = (&chain.plans[i], asks[i].0.margin);
+
+    /// `None` where something has to wait, or Redis does not answer.
+    async fn decide(self) -> Option<Result<Taken, Refused>> {
+        let Self { chain, margins, fleets, keys, .. } = &self;
+        let hub = &fleets[0].hub;
+        let _in_order = match self.reporter {
+            Some(i) => Some(keys[i].reports.lock().await),
+            None => None,
+        };
+        hub.ready().await.ok()?;
+        let standing = (0..fleets.len()).map(|i| {
             let mut state = keys[i].state.lock();
-            let booking = Booking { plan, margin, now: reply.now, at: *at, due: received };
-            let slot = state.book_now(booking, chain.costs[i].clone(), part);
-            drop(state);
-            fleets[i].permit(asks[i].1.key, slot, &chain.costs[i], begun)
+            let seats =
+                state.report(&chain.plans[i], clock::now_us(), hub.is_settling(), fleets[i].worker.lease_us);
+            let names = state.names(hub.prefix(), &fleets[i].policy, &keys[i], &chain.plans[i]);
+            (names, state.seen().cloned(), seats)
         });
-        return Some(Ok(permits.collect()));
+        let standing = standing.collect::<SmallVec<[_; 4]>>();
+        let parts = standing.iter().enumerate().map(|(i, (names, seen, seats))| TripPart {
+            rules: &chain.plans[i].rules,
+            margin: margins[i],
+            names,
+            seen: seen.as_ref().filter(|seen| seen.states.len() == self.rules(i).len()),
+            seats,
+        });
+        let parts = parts.collect::<SmallVec<[TripPart<'_>; 4]>>();
+        let costs = chain.costs.iter().flatten().copied().collect::<Costs>();
+        let callers = [Waiter { held_us: 0, costs: &costs }];
+        let worker = &fleets[self.reporter.unwrap_or(0)].worker;
+        let trip = Trip { now: None, worker, parts: &parts, callers: &callers, forced: false };
+        let answer = hub.run(&trip.call()).await.ok().and_then(|value| trip.reply(value).ok());
+        let Some(reply) = answer else {
+            keys.iter().for_each(|key| key.state.lock().report_lost());
+            return None;
+        };
+        let received = clock::now_us();
+        let each = reply.parts.into_iter().enumerate();
+        if let Some(Booked::At(at)) = reply.slots.first() {
+            let permits = each.map(|(i, part)| {
+                let (plan, margin) = (&chain.plans[i], margins[i]);
+                let mut state = keys[i].state.lock();
+                let booking = Booking { plan, margin, now: reply.now, at: *at, due: received };
+                let slot = state.book_now(booking, chain.costs[i].clone(), part);
+                drop(state);
+                fleets[i].permit(&keys[i].key, slot, &chain.costs[i], self.begun)
+            });
+            return Some(Ok(Taken(permits.collect())));
+        }
+        let (at, kind) = match (reply.slots.first().copied(), reply.ended) {
+            (Some(Booked::TooLate(at)), _) | (None, Ended::Ahead(at)) => (at, RefusedKind::RateLimited),
+            (_, Ended::Seatless(_)) => (NEVER, RefusedKind::NoSeat),
+            (_, Ended::Paused { until, .. }) => (until, RefusedKind::Paused),
+            _ => (reply.now, RefusedKind::RateLimited),
+        };
+        let at = if at == NEVER { NEVER } else { received + at.saturating_sub(reply.now) };
+        let refused = each.map(|(i, part): (usize, ReplyPart)| {
+            let (plan, margin, costs) = (&chain.plans[i], margins[i], &chain.costs[i]);
+            let mut state = keys[i].state.lock();
+            state.heard(plan, &part, reply.now, received);
+            let states = part.states.clone();
+            state.know(plan, (reply.now, received), part, states, (touched(costs), reply.now));
+            state.refusal(plan, margin, costs, at, std::time::Duration::ZERO, kind)
+        });
+        let longest = |refused: &Refused| refused.decision().limits().map(|limit| limit.wait()).max();
+        let refused = refused.collect::<SmallVec<[Refused; 4]>>();
+        let refused = refused.into_iter().rev().max_by_key(longest)?;
+        (!chain.may_wait).then_some(Err(refused))
     }
-    let (at, kind) = match (reply.slots.first().copied(), reply.ended) {
-        (Some(Booked::TooLate(at)), _) | (None, Ended::Ahead(at)) => (at, RefusedKind::RateLimited),
-        (_, Ended::Seatless(_)) => (NEVER, RefusedKind::NoSeat),
-        (_, Ended::Paused { until, .. }) => (until, RefusedKind::Paused),
-        _ => (reply.now, RefusedKind::RateLimited),
-    };
-    let at = if at == NEVER { NEVER } else { received + at.saturating_sub(reply.now) };
-    let refused = each.map(|(i, part): (usize, ReplyPart)| {
-        let (plan, margin, costs) = (&chain.plans[i], asks[i].0.margin, &chain.costs[i]);
-        let mut state = keys[i].state.lock();
-        state.heard(plan, &part, reply.now, received);
-        let states = part.states.clone();
-        state.know(plan, (reply.now, received), part, states, (touched(costs), reply.now));
-        state.refusal(plan, margin, costs, at, std::time::Duration::ZERO, kind)
-    });
-    let longest = |refused: &Refused| refused.decision().limits().map(|limit| limit.wait()).max();
-    let refused = refused.collect::<SmallVec<[Refused; 4]>>();
-    let refused = refused.into_iter().rev().max_by_key(longest)?;
-    (!chain.may_wait).then_some(Err(refused))
 }

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use super::known::Known;
 use super::line::{Answer, Caller, Line, Slot, Told};
+use super::seated::seat_labels;
 use super::seats::Seats;
 use crate::decision::Label;
-use crate::limit::Margin;
 use crate::limiter::Plan;
 use crate::store::redis::names::Names;
 use crate::store::redis::wire::{ReplyPart, What};
@@ -109,6 +109,11 @@ impl State {
         self.lines.iter().for_each(|line| line.turn.notify_one());
     }
 
+    /// A call was answered with a soft 429, here or elsewhere.
+    pub(super) fn throttled(&mut self, now: u64) {
+        self.lines.iter_mut().for_each(|line| line.throttled(now));
+    }
+
     /// What the pause kept others from may be possible now.
     pub(super) fn resume(&mut self) {
         self.paused_until = 0;
@@ -127,11 +132,9 @@ impl State {
             None => 0,
         };
         self.pause_is(until, part.pause.generation);
-        let rules = plan.rules.of(Margin::None).iter().zip(&plan.rules.labels.limits);
-        let labels = rules.filter(|(rule, _)| rule.is_seats()).map(|(_, label)| label);
         // A report may be what frees a seat for a line of this very process.
         let mut new = false;
-        for (label, answer) in labels.zip(&part.seats) {
+        for ((_, label), answer) in seat_labels(plan).zip(&part.seats) {
             new |= self.seats_of(label).answered(answer, received);
         }
         if new {

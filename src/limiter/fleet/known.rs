@@ -167,8 +167,8 @@ impl State {
     }
 
     /// A caller's time is over: its refusal, if it is still in line and nothing is booked for it. Whose slot is
-    /// charged goes, however late the wake.
-    pub(super) fn too_late(&mut self, id: u64, seq: u64, now: u64) -> Option<Refused> {
+    /// charged goes, however late the wake. The caller is to be dropped with no lock held, for that wakes it.
+    pub(super) fn too_late(&mut self, id: u64, seq: u64, now: u64) -> Option<(Refused, Caller)> {
         let line =
             self.line(id).filter(|line| line.callers.get(&seq).is_some_and(|caller| !caller.booked))?;
         let (plan, margin, seatless) = (line.plan.clone(), line.margin, line.seatless);
@@ -178,7 +178,7 @@ impl State {
             (Some(until), _) => (until, RefusedKind::Paused),
             (None, stands) => (stands.unwrap_or(0).max(quiet).max(now), RefusedKind::RateLimited),
         };
-        Some(self.refusal(&plan, margin, &caller.costs, at, caller.max_wait, kind))
+        Some((self.refusal(&plan, margin, &caller.costs, at, caller.max_wait, kind), caller))
     }
 
     /// How the limits stood, as of now, and how long the key is still held.

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use super::replay::{Marks, Snapshots};
-use crate::algorithm::{Costs, NEVER};
+use crate::algorithm::{Costs, NEVER, Rule};
 use crate::limit::Margin;
 use crate::limiter::line::UNCLAIMED_US;
 use crate::limiter::{Plan, Refused};
@@ -90,6 +90,8 @@ pub(super) struct Line {
     unclaimed: Vec<(u64, u64, Slot)>,
     /// Nothing is asked before: the next caller's instant lies far ahead, or the key is paused.
     pub(super) quiet_until: u64,
+    /// Slots before lapse when they are due: a bucket was drained, and has nothing until then.
+    pub(super) drained_until: u64,
     /// The first unbooked caller waits for a seat, and until then looks for none unless it is told of some.
     pub(super) seatless: bool,
     pub(super) look_at: u64,
@@ -116,6 +118,7 @@ impl Line {
             slots: VecDeque::new(),
             unclaimed: Vec::new(),
             quiet_until: 0,
+            drained_until: 0,
             seatless: false,
             look_at: 0,
             driven: false,
@@ -137,6 +140,18 @@ impl Line {
     fn is_leaky(&self) -> bool {
         let rules = self.plan.rules.of(self.margin).iter().enumerate();
         rules.filter(|(i, _)| self.limits >> i & 1 == 1).any(|(_, rule)| rule.hold_us().is_some())
+    }
+
+    /// A soft 429 came at `now`. Redis drains no state that is booked ahead, so the slots themselves lapse until a
+    /// bucket that was drained then gives a unit. A leaky bucket's stay: they are its queue.
+    pub(super) fn throttled(&mut self, now: u64) {
+        if self.is_leaky() || self.plan.policy.is_observe_only() {
+            return;
+        }
+        let rules = self.plan.rules.of(self.margin).iter().enumerate();
+        let buckets = rules.filter(|(i, rule)| self.limits >> i & 1 == 1 && matches!(rule, Rule::Gcra(_)));
+        let empty_us = buckets.map(|(_, rule)| rule.earliest(&rule.full(0), 0, 1)).max().unwrap_or(0);
+        self.drained_until = self.drained_until.max(now.saturating_add(empty_us));
     }
 
     /// What a caller is told whose slot has come.

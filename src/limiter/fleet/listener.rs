@@ -6,9 +6,23 @@ use crate::store::redis::hub::Listener;
 use crate::store::redis::names::Names;
 use crate::store::redis::wire::News;
 
+impl Fleet {
+    /// Whether other workers live, as last seen.
+    pub(in crate::limiter) fn has_others(&self) -> bool {
+        self.hub.workers().is_some_and(|workers| workers.count > 1)
+    }
+}
+
 impl Listener for Fleet {
     fn news(&self, news: &News) {
-        let (News::Pause { key: name, .. } | News::Seats { key: name, .. }) = news else { return };
+        let (name, from) = match news {
+            News::Pause { key, .. } | News::Seats { key, .. } => (key, None),
+            News::Throttled { key, session } | News::Answered { key, session, .. } => (key, Some(session)),
+            News::Workers { .. } => return,
+        };
+        if from.is_some_and(|session| **session == *self.worker.session) {
+            return;
+        }
         let found = Names::tag_of(name).and_then(|tag| self.keys.lock().by_tag.get(tag).cloned());
         let Some(key) = found else { return };
         match *news {
@@ -16,6 +30,16 @@ impl Listener for Fleet {
                 let until = if for_us == 0 { 0 } else { clock::now_us().saturating_add(for_us) };
                 key.state.lock().pause(until, Some(generation));
                 self.share.pause(&key.key, for_us);
+            }
+            News::Throttled { .. } => {
+                let now = clock::now_us();
+                key.state.lock().throttled(now);
+                let Some(plan) = self.keys.lock().plan() else { return };
+                plan.shared.answers.throttled_elsewhere(&key.key, now);
+            }
+            News::Answered { sent_ago_us, .. } => {
+                let Some(plan) = self.keys.lock().plan() else { return };
+                plan.shared.answers.well_elsewhere(&key.key, clock::now_us().saturating_sub(sent_ago_us));
             }
             News::Seats { epoch, granted, .. } => {
                 let Some(plan) = self.keys.lock().plan() else { return };

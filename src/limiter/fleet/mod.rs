@@ -34,6 +34,7 @@ use driver::Driver;
 use key::Key;
 use line::{Caller, Line, Slot, Told};
 use place::Place;
+use seated::seat_labels;
 use share::Share;
 
 use super::current::Current;
@@ -234,13 +235,12 @@ impl Fleet {
         costs: Costs,
         part: Permit,
     ) -> Permit {
-        if !plan.rules.of(margin).iter().any(Rule::is_seats) {
+        if seat_labels(plan).next().is_none() {
             return part;
         }
         let key = self.key(plan, key);
-        let limits = plan.rules.of(margin).iter().zip(&plan.rules.labels.limits).zip(&costs);
-        for ((_, label), seats) in limits.filter(|((rule, _), _)| rule.is_seats()) {
-            key.state.lock().hold(label, *seats);
+        for (i, label) in seat_labels(plan) {
+            key.state.lock().hold(label, costs[i]);
         }
         let decision = part.decision();
         let charge = Charge { fleet: self.clone(), key, plan: plan.clone(), part: Some(part) };
@@ -335,11 +335,11 @@ impl Fleet {
     }
 
     /// How a key stands: as Redis says, or, while it is away, as it last said.
-    pub(super) async fn peek(&self, plan: &Arc<Plan>, margin: Margin, key: &str) -> Peek {
+    pub(super) async fn peek(self: &Arc<Self>, plan: &Arc<Plan>, margin: Margin, key: &str) -> Peek {
         let waiting = self.waiting(key);
         let key = self.key(plan, key);
         let rules = plan.rules.of(margin);
-        let (paused_us, levels) = match self.look(&key, plan, margin).await {
+        let (paused_us, levels) = match self.look_apart(&key, plan, margin).await {
             Ok(reply) => {
                 let part = &reply.parts[0];
                 let paused = part.pause.until.checked_sub(reply.now).filter(|left| *left > 0);

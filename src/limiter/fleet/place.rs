@@ -34,7 +34,8 @@ impl Place {
         }
         // What was booked for it lies ahead of its deadline, or has come.
         let now = clock::now_us();
-        if let Some(refused) = self.key.state.lock().too_late(self.line, self.seq, now) {
+        let gone = self.key.state.lock().too_late(self.line, self.seq, now);
+        if let Some((refused, _)) = gone {
             return Told::Refused(refused);
         }
         // It was answered at that very moment.

@@ -14,6 +14,12 @@ use crate::limit::Margin;
 use crate::limiter::Plan;
 use crate::store::redis::wire::{ReplyPart, SeatReport};
 
+/// The labels of a plan's limits of seats, each with its index among all, in the policy's order.
+pub(super) fn seat_labels(plan: &Plan) -> impl Iterator<Item = (usize, &Label)> + Clone {
+    let limits = plan.rules.labels.limits.iter().zip(plan.rules.of(Margin::None)).enumerate();
+    limits.filter(|(_, (_, rule))| rule.is_seats()).map(|(i, (label, _))| (i, label))
+}
+
 impl State {
     /// The seats of every limit of seats of a plan, as they are to be reported.
     pub(super) fn report(
@@ -23,8 +29,7 @@ impl State {
         settling: bool,
         lease_us: u64,
     ) -> SmallVec<[SeatReport; 1]> {
-        let labels = plan.rules.labels.limits.iter().zip(plan.rules.of(Margin::None));
-        let labels = labels.filter(|(_, rule)| rule.is_seats()).map(|(label, _)| label);
+        let labels = seat_labels(plan).map(|(_, label)| label);
         for (known, seats) in &mut self.seats {
             if !labels.clone().any(|label| known.is_same(label)) {
                 seats.retire();
@@ -74,9 +79,8 @@ impl State {
 
     /// When to look for seats that a trip did not find.
     pub(super) fn look_at(&mut self, plan: &Plan, part: &ReplyPart, now: u64) -> u64 {
-        let rules = plan.rules.of(Margin::None).iter().zip(&plan.rules.labels.limits);
-        let labels = rules.filter(|(rule, _)| rule.is_seats()).map(|(_, label)| label);
-        let each = labels.zip(&part.seats).map(|(label, answer)| self.seats_of(label).look_at(answer, now));
+        let each = seat_labels(plan).zip(&part.seats);
+        let each = each.map(|((_, label), answer)| self.seats_of(label).look_at(answer, now));
         each.min().unwrap_or(NEVER)
     }
 
@@ -106,9 +110,8 @@ impl State {
 
     /// Frees the seats of a slot.
     pub(super) fn free_slot(&mut self, slot: &Slot) {
-        let rules = slot.plan.rules.of(slot.margin).iter().zip(&slot.plan.rules.labels.limits);
-        for ((_, label), seats) in rules.zip(&slot.costs).filter(|((rule, _), _)| rule.is_seats()) {
-            self.seats_of(label).free(*seats);
+        for (i, label) in seat_labels(&slot.plan) {
+            self.seats_of(label).free(slot.costs[i]);
         }
         self.look_for_seats();
     }

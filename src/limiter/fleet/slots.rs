@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::key::{Answers, State};
 use super::known::Known;
-use super::line::{Asked, Slot, Told, covers};
+use super::line::{Asked, Line, Slot, Told, covers};
 use super::replay::{self, Snapshots};
+use super::seated::seat_labels;
 use crate::algorithm::{Costs, NEVER};
 use crate::clock;
 use crate::limit::Margin;
@@ -27,6 +28,13 @@ pub(super) struct Booking<'a> {
     pub(super) due: u64,
 }
 
+/// Whether a slot was booked for such calls as stand in a line.
+fn is_of(slot: &Slot, line: &Line) -> bool {
+    Arc::ptr_eq(&slot.plan, &line.plan)
+        && slot.margin == line.margin
+        && super::touched(&slot.costs) == line.limits
+}
+
 impl State {
     /// Whether it is known that others have booked after a slot, so that it cannot go back. Inside a pause it may
     /// be a probe, and goes back in any case.
@@ -41,7 +49,10 @@ impl State {
         if self.paused(now).is_some() {
             return;
         }
-        for mut slot in slots.into_iter().filter(|slot| !slot.has_seats()) {
+        let lapses =
+            |slot: &Slot| self.lines.iter().any(|line| is_of(slot, line) && slot.due < line.drained_until);
+        let slots = slots.into_iter().filter(|slot| !slot.has_seats() && !lapses(slot)).collect::<Vec<_>>();
+        for mut slot in slots {
             slot.was_offered = true;
             self.left.push(slot);
         }
@@ -56,12 +67,7 @@ impl State {
     pub(super) fn offer_left(&mut self, i: usize, now: u64) {
         self.left.retain(|slot| slot.due + LATE_US > now);
         let line = &mut self.lines[i];
-        let fits = |slot: &mut Slot| {
-            Arc::ptr_eq(&slot.plan, &line.plan)
-                && slot.margin == line.margin
-                && super::touched(&slot.costs) == line.limits
-        };
-        for slot in self.left.extract_if(.., fits).collect::<Vec<_>>() {
+        for slot in self.left.extract_if(.., |slot| is_of(slot, line)).collect::<Vec<_>>() {
             line.insert(slot);
         }
     }
@@ -82,6 +88,13 @@ impl State {
         let mut unwanted = Vec::new();
         while line.slots.front().is_some_and(|slot| slot.due <= now) {
             let slot = line.slots.pop_front().expect("there is a first");
+            if slot.due < line.drained_until {
+                if let Some(owner) = line.callers.get_mut(&slot.owner) {
+                    owner.booked = false;
+                }
+                unwanted.push(slot);
+                continue;
+            }
             let Some(seq) = line.fitting(&slot.costs) else {
                 unwanted.push(slot);
                 continue;
@@ -204,10 +217,8 @@ impl State {
         let rules = plan.rules.of(margin);
         let before = states.clone();
         let marks = replay::book(rules, states, at, &costs);
-        for ((rule, label), seats) in rules.iter().zip(&plan.rules.labels.limits).zip(&costs) {
-            if rule.is_seats() && *seats > 0 {
-                self.seats_of(label).take(*seats);
-            }
+        for (i, label) in seat_labels(plan).filter(|(i, _)| costs[*i] > 0) {
+            self.seats_of(label).take(costs[i]);
         }
         let (plan, after) = (plan.clone(), states.clone());
         Slot { owner, due, at, now, plan, margin, costs, marks, before, after, was_offered: false }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 
 use super::Fleet;
 use super::key::{Key, State};
@@ -105,6 +106,18 @@ impl Fleet {
             fleet.report(key);
         }
         Ok(reply)
+    }
+
+    /// The same in a task of its own: a caller that is not polled holds back nobody's report.
+    pub(super) async fn look_apart(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        plan: &Arc<Plan>,
+        margin: Margin,
+    ) -> Result<Reply, Away> {
+        let runtime = Handle::try_current().map_err(|_| Away)?;
+        let (fleet, key, plan) = (self.clone(), key.clone(), plan.clone());
+        runtime.spawn(async move { fleet.look(&key, &plan, margin).await }).await.unwrap_or(Err(Away))
     }
 
     /// Tells Redis of seats that came back, soon.
@@ -231,6 +244,7 @@ impl Fleet {
                 key.state.lock().resume();
                 self.share.pause(&key.key, 0);
             }
+            What::Throttled => key.state.lock().throttled(clock::now_us()),
             What::Drain | What::Answered { .. } => {}
         }
         let (fleet, plan) = (self.clone(), plan.clone());

@@ -1,4 +1,6 @@
-//! How a store stands, as an operator reads it.
+//! How a store stands, as an operator reads it: in a health check, an alarm or a log line.
+//!
+//! Made by the hub out of what the breaker and the heartbeat know already: it never asks Redis, and never waits.
 
 use std::fmt;
 use std::sync::Arc;

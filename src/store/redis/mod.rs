@@ -100,6 +100,9 @@ impl Redis {
     ///   master, then the database; user and password are those of Redis, while `?sentinel_user=..` and
     ///   `sentinel_password=..` are those of the sentinels.
     ///
+    /// For a Valkey the same with `valkey` in place of `redis` and `valkeys` in place of `rediss`:
+    /// `valkey://host`, `valkeys-cluster://a,b`.
+    ///
     /// `?protocol=2` keeps to RESP2, for proxies that know no other. What stands in user and password has to be
     /// percent-encoded.
     ///
@@ -141,7 +144,8 @@ impl Redis {
     }
 
     /// With what the names of all keys and channels begin; `forbear` by default. Fleets with different prefixes
-    /// share nothing. 1 to 64 letters, digits, `-`, `_`, `.` or `:`.
+    /// share nothing. 1 to 64 letters, digits, `-`, `_`, `.` or `:`; anything else is a [`ConfigError::Store`] where a
+    /// limiter, a client or a layer is built with it.
     pub fn prefix(self, prefix: &str) -> Self {
         self.with(|settings| {
             let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);

@@ -115,3 +115,13 @@ async fn nobody_waits(hub: &Hub) {
     }
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
+
+/// From now on nothing is answered, for three seconds: only the first call waits, and no longer than its budget.
+async fn only_the_first_waits(hub: &Hub) {
+    let start = Instant::now();
+    assert_eq!(hub.run(&count("a")).await, Err(Away));
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    nobody_waits(hub).await;
+    sleep(Duration::from_secs(3)).await;
+    assert!(hub.is_away(), "{}", hub.health());
+}

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::*;
-use crate::algorithm::Rules;
+use crate::algorithm::{Rules, State};
 use crate::limit::{Limit, Margin, Rate};
 use crate::policy::Policy;
 use crate::store::redis::names::Names;
@@ -128,6 +128,28 @@ fn a_bucket_takes_120_bytes_and_a_log_of_ten_thousand_110_000() {
 }
 
 #[test]
+fn a_pause_drains_a_log_by_its_head_alone() {
+    const CALLS: u64 = 10_000;
+    let twin = Twin::new();
+    let rules = policy("long", &[Limit::sliding_log(Rate::per_hour(CALLS))]);
+    let names = Names::new("forbear", "long", "key", &rules.labels);
+    let asked = Asked { rules: &rules, names: &names, worker: worker("w") };
+    for call in 0..CALLS - 1 {
+        asked.trip(Some(START + 1_000 * call), 0, |trip| twin.trip(trip));
+    }
+    let (worker, rules, margin, names) = (&asked.worker, &rules, Margin::None, &names);
+    let now = START + 1_000 * CALLS;
+    let change = Change { now: Some(now), worker, rules, margin, names, what: What::Drain };
+    twin.ask("CONFIG RESETSTAT");
+    twin.run(&change.call());
+    let read = asked.trip(Some(now + 1), 0, |trip| twin.trip(trip));
+    assert!(matches!(read.slots[..], [Slot::TooLate(_)]), "{:?}", read.slots);
+    let stats = redis::from_redis_value::<String>(twin.ask("INFO commandstats")).expect("text");
+    let wrote = ["lset", "rpush", "lrange", "del"].map(|command| stats.contains(&format!("_{command}:")));
+    assert_eq!(wrote, [true, false, false, false], "{stats}");
+}
+
+#[test]
 fn a_call_is_refused_until_exactly_its_wait_and_granted_then() {
     let twin = Twin::new();
     for limit in kinds() {
@@ -177,7 +199,7 @@ fn a_refusal_writes_nothing_and_every_write_expires_on_the_servers_clock() {
 }
 
 #[test]
-fn a_pause_is_told_to_everyone() {
+fn a_pause_is_told_to_everyone_and_so_is_what_a_row_is_made_of() {
     let twin = Twin::new();
     let mut talk = Talk::with(&twin.server);
     talk.ask(["SUBSCRIBE", "news:"].iter().map(|word| word.as_bytes()));
@@ -185,17 +207,32 @@ fn a_pause_is_told_to_everyone() {
     let names = Names::new("a prefix", "told", "key", &rules.labels);
     let asked = Asked { rules: &rules, names: &names, worker: worker("w") };
     let mut told = |what| {
-        assert_eq!(twin.run(&asked.change(what)), Value::Int(1));
+        let changed = i64::from(!matches!(what, What::Answered { .. }));
+        assert_eq!(twin.run(&asked.change(what)), Value::Int(changed));
         let Value::Array(message) = talk.answer() else { panic!("a message") };
         let payload = redis::from_redis_value::<Vec<u8>>(message[2].clone()).expect("bytes");
         News::read(&payload).expect("news of ours")
     };
+    let News::Throttled { key, session } = told(What::Throttled) else { panic!("of a 429") };
+    assert_eq!((key, &*session), (names.pause.clone(), "w"));
     let paused = What::Pause { for_us: 3_000_000, probe_every_us: 1_000_000 };
     // Until one call may probe.
     let News::Pause { key, for_us: 1_000_000, generation: 0 } = told(paused) else { panic!("of that pause") };
     assert_eq!(key, names.pause);
     let News::Pause { for_us: 0, generation, .. } = told(What::Resume) else { panic!("of its end") };
     assert!(generation > 0);
+    let News::Answered { key, sent_ago_us: 7, session } = told(What::Answered { sent_ago_us: 7 }) else {
+        panic!("of a success")
+    };
+    assert_eq!((key, &*session), (names.pause.clone(), "w"));
     let reply = asked.trip(None, 0, |trip| twin.trip(trip));
     assert_eq!((reply.ended, reply.parts[0].pause.generation), (Ended::All, generation));
+}
+
+#[test]
+fn states_are_read_where_all_their_numbers_are_there() {
+    let rules = policy("p", &[Limit::fixed_window(Rate::per_second(1))]);
+    let state = |numbers: &[u64]| rules.of(Margin::None)[0].state_of(numbers);
+    assert!(matches!(state(&[5, 6, 1, 7]), Some(State::Window(_))));
+    assert_eq!(state(&[5, 6, 2, 7]), None);
 }

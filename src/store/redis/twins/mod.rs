@@ -7,6 +7,7 @@ mod examples;
 mod fleet;
 mod keys;
 mod model;
+mod plan;
 mod talk;
 mod walks;
 
@@ -41,7 +42,7 @@ struct Twin {
 
 impl Twin {
     fn new() -> Self {
-        let server = RedisServer::start(&[]).expect("these tests need redis-server on the PATH");
+        let server = RedisServer::start().expect("these tests need redis-server on the PATH");
         let talk = RefCell::new(Talk::with(&server));
         Self { talk, loaded: RefCell::default(), server }
     }

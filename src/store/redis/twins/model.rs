@@ -3,12 +3,19 @@
 //! The other half of each twin: keeps keys in maps, decides with `Rule`, and knows nothing of Lua. Of seats it knows
 //! one process, which loses nothing; the fleet's seats have a walk of their own.
 
+mod decide;
+mod heal;
+mod seats;
+
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use decide::{decide, forced};
+use heal::{heal, heal_pause, is_taken_for_another};
+use seats::Seats;
 use smallvec::SmallVec;
 
-use crate::algorithm::{Joint, NEVER, Rule, State, Used, joint_earliest};
+use crate::algorithm::{NEVER, Rule, State, Used};
 use crate::limit::{MAX_EXACT, Margin};
 use crate::store::redis::names::Names;
 use crate::store::redis::wire::*;
@@ -46,14 +53,6 @@ pub(super) struct Model {
     pub(super) limits: HashMap<String, Kept>,
     pub(super) pauses: HashMap<String, (Paused, u64)>,
     seats: HashMap<String, Seats>,
-}
-
-#[derive(Debug, Default, Clone)]
-struct Seats {
-    answer: SeatAnswer,
-    turn: u64,
-    need: u64,
-    leased_until: u64,
 }
 
 /// One limit while a trip lasts.
@@ -248,56 +247,6 @@ impl Model {
         Reply { now, parts: parts.into_iter().collect(), slots, ended }
     }
 
-    /// What the only process says that it has in use.
-    fn report(&mut self, name: &str, report: &SeatReport, trip: &Trip<'_>) -> u64 {
-        let now = trip.now.unwrap();
-        let Some(kept) = self.seats.get_mut(name) else {
-            if trip.callers.is_empty() && report.in_use == 0 && report.epoch == 0 {
-                return 0;
-            }
-            assert_eq!(report.epoch, 0, "nothing is lost here");
-            let answer =
-                SeatAnswer { epoch: now, granted: report.seen, used: report.in_use, lease_left_us: 0 };
-            let leased_until = now + trip.worker.lease_us;
-            self.seats.insert(name.to_owned(), Seats { answer, turn: report.turn, need: 0, leased_until });
-            return report.in_use;
-        };
-        kept.turn = report.turn;
-        kept.leased_until = now + trip.worker.lease_us;
-        kept.answer.used = report.in_use + kept.answer.granted - report.seen;
-        kept.answer.used
-    }
-
-    fn close(&mut self, limit: Open<'_>, trip: &Trip<'_>, paused: bool) -> SeatAnswer {
-        let now = trip.now.unwrap();
-        let State::Seats(state) = &limit.state else { unreachable!("it is one of seats") };
-        let Rule::Seats(rule) = limit.rule() else { unreachable!("it is one of seats") };
-        let Some(kept) = self.seats.get_mut(limit.name) else {
-            return SeatAnswer { granted: limit.report.seen, ..SeatAnswer::default() };
-        };
-        kept.answer.granted += state.in_use - kept.answer.used;
-        kept.answer.used = state.in_use;
-        if !limit.report.may_take {
-            kept.need = 0;
-        } else if limit.need > 0 {
-            kept.need = limit.need;
-        } else if limit.satisfied && !paused {
-            kept.need = 0;
-        }
-        if kept.need > 0 && kept.answer.used + kept.need <= rule.cap {
-            kept.answer.used += kept.need;
-            kept.answer.granted += kept.need;
-            kept.need = 0;
-        }
-        kept.answer.lease_left_us = kept.leased_until - now;
-        if trip.callers.is_empty() && kept.answer.used == 0 && kept.need == 0 {
-            let granted = kept.answer.granted;
-            self.seats.remove(limit.name);
-            return SeatAnswer { granted, ..SeatAnswer::default() };
-        }
-        kept.answer
-    }
-
     pub(super) fn settle(&mut self, settlement: &Settlement<'_>) -> i64 {
         let now = settlement.now.expect("the walks pass the clock");
         let [rule, wide] =
@@ -400,7 +349,7 @@ impl Model {
                 let px = at_least(&pause, LATE_MS);
                 self.keep_pause(change.names, pause, px);
             }
-            What::Drain => {
+            What::Drain | What::Throttled => {
                 pause.drained = pause.drained.max(now);
                 self.drain(change, now);
                 let px = at_least(&pause, LATE_MS);
@@ -445,181 +394,4 @@ impl Model {
             }
         }
     }
-}
-
-/// Whether a reader takes the state for another one.
-fn is_taken_for_another(rule: &Rule, state: &State, now: u64, drained: u64) -> bool {
-    let (tail, reach) = (state.tail(), now + rule.ahead_us());
-    (tail < drained && drained <= reach) || tail > reach
-}
-
-fn heal_pause(pause: &mut Paused, seen: &Paused, now: u64, budget_us: u64) -> bool {
-    if now >= seen.until.max(seen.drained) + budget_us || seen.generation < pause.generation {
-        return false;
-    }
-    let before = *pause;
-    if seen.generation > pause.generation || seen.until > pause.until {
-        *pause = Paused { drained: pause.drained, ..*seen };
-    }
-    pause.drained = pause.drained.max(seen.drained);
-    *pause != before
-}
-
-fn heal(limit: &mut Open<'_>, seen: &Snapshot, version: u64, now: u64) {
-    let lineage = |version: u64| version / 65_536;
-    let same = limit.version != 0 && lineage(limit.version) == lineage(version);
-    if same && !(1..32_768).contains(&(version.wrapping_sub(limit.version) % 65_536)) {
-        return;
-    }
-    let rule = limit.rules[0];
-    let numbers = rule.numbers(rule);
-    let mut state = match seen {
-        Snapshot::Log { used, tail } => {
-            let mut state = rule.fresh();
-            rule.commit(&mut state, *tail, (*used).min(rule.most()));
-            state
-        }
-        Snapshot::Whole(state) => {
-            let mut clamped = state.numbers();
-            match rule {
-                Rule::Gcra(_) if clamped[2] == numbers[0] as u64 => {
-                    clamped[0] = clamped[0].min(rule.most() * clamped[2]);
-                }
-                Rule::Window(_) => clamped[3..].iter_mut().for_each(|count| *count = rule.most().min(*count)),
-                Rule::SlidingCounter(_) => {
-                    clamped[2..].iter_mut().for_each(|count| *count = rule.most().min(*count));
-                }
-                _ => {}
-            }
-            rule.state_of(&clamped).unwrap()
-        }
-    };
-    if fresh_at(limit.rules, &state) <= now {
-        return;
-    }
-    let tail = limit.state.tail();
-    if !same && limit.version != 0 {
-        let at = now.max(state.tail()).max(tail);
-        if rule.used(&state, at) <= rule.used(&limit.state, at) {
-            return;
-        }
-    }
-    if state.tail() < tail {
-        rule.commit(&mut state, tail, 0);
-    }
-    if same {
-        limit.version = version;
-    }
-    (limit.state, limit.dirty) = (state, true);
-}
-
-/// What was sent already.
-fn forced(open: &mut [Open<'_>], callers: &[Waiter<'_>], now: u64) -> Vec<Slot> {
-    for caller in callers {
-        for (limit, cost) in open.iter_mut().zip(caller.costs) {
-            let rule = limit.rules[0];
-            if *cost == 0 || rule.is_seats() {
-                continue;
-            }
-            if rule.earliest(&limit.state, now, *cost) <= now {
-                rule.commit(&mut limit.state, now, *cost);
-            } else {
-                let used = Used { slot: now, charged: 0, used: *cost, mark: Default::default() };
-                rule.settle(&mut limit.state, now, used);
-            }
-            limit.dirty = true;
-        }
-    }
-    vec![Slot::At(now); callers.len()]
-}
-
-fn decide(
-    open: &mut [Open<'_>],
-    pauses: &mut [Paused],
-    callers: &[Waiter<'_>],
-    now: u64,
-) -> (Vec<Slot>, Ended) {
-    let holding =
-        |pauses: &[Paused]| pauses.iter().filter(|pause| holds(pause, now)).copied().collect::<Vec<_>>();
-    let paused = |held: &[Paused]| Ended::Paused {
-        until: held.iter().map(|pause| pause.until).max().unwrap(),
-        ask_again: held.iter().map(|pause| pause.probe_at.min(pause.until)).max().unwrap(),
-    };
-    let held = holding(pauses);
-    let asks_now = |held: &[Paused]| held.iter().all(|pause| pause.probe_at.min(pause.until) <= now);
-    let mut slots = Vec::new();
-    if callers.is_empty() {
-        return (slots, Ended::All);
-    }
-    if !asks_now(&held) {
-        return (slots, paused(&held));
-    }
-    let touched = |limit: usize| callers.iter().any(|caller| caller.costs[limit] > 0);
-    let timed = open.iter().enumerate().filter(|(i, limit)| touched(*i) && !limit.rule().is_seats());
-    let timed = timed.map(|(_, limit)| limit).collect::<Vec<_>>();
-    let stood = timed.iter().map(|limit| limit.state.tail()).fold(now, u64::max);
-    let ahead_us = timed.iter().map(|limit| limit.rule().ahead_us()).min().unwrap_or(NEVER);
-    let is_leaky = timed.iter().any(|limit| limit.rule().hold_us().is_some());
-    let span = (400_000_i64 - (stood - now) as i64).div_euclid(2).clamp(10_000, 100_000) as u64;
-    for (i, limit) in open.iter_mut().enumerate() {
-        limit.satisfied = touched(i);
-    }
-    let mut granted = 0;
-    for caller in callers {
-        if granted > 0 && !held.is_empty() {
-            return (slots, paused(&holding(pauses)));
-        }
-        let costs = || caller.costs.iter().copied();
-        for (i, (limit, cost)) in open.iter_mut().zip(costs()).enumerate() {
-            if let (Rule::Seats(rule), State::Seats(state)) = (limit.rules[0], &limit.state) {
-                let spare = limit.report.spare;
-                let free = if limit.report.may_take { rule.cap.saturating_sub(state.in_use) } else { 0 };
-                if cost > spare + free {
-                    limit.need = cost - spare;
-                    limit.satisfied = false;
-                    return (slots, Ended::Seatless(i));
-                }
-            }
-        }
-        let asked = open.iter().zip(costs()).filter(|(limit, cost)| *cost > 0 && !limit.rule().is_seats());
-        let (mut leaky_us, mut full_until) = (0, 0);
-        for (limit, cost) in asked.clone() {
-            if let Some(hold_us) = limit.rule().hold_us() {
-                let slot_us = limit.rule().earliest(&limit.state, now, cost) - now;
-                leaky_us = leaky_us.max(slot_us);
-                if slot_us > hold_us {
-                    full_until = full_until.max(now + slot_us - hold_us);
-                }
-            }
-        }
-        let joint = joint_earliest(asked.map(|(limit, cost)| (limit.rule(), &limit.state, cost)), now);
-        let (Joint::Agreed(at) | Joint::NotBefore(at)) = joint;
-        if full_until > 0 {
-            slots.push(Slot::TooLate(full_until));
-        } else if at - now > caller.held_us.saturating_add(leaky_us) {
-            slots.push(Slot::TooLate(at));
-        } else if joint != Joint::Agreed(at) || at - now > ahead_us {
-            return (slots, Ended::Ahead(at));
-        } else if granted > 0 && at > stood + span && !is_leaky {
-            return (slots, Ended::Span);
-        } else {
-            for (limit, cost) in open.iter_mut().zip(costs()).filter(|(_, cost)| *cost > 0) {
-                let rule = limit.rules[0];
-                if rule.is_seats() {
-                    let spare = limit.report.spare.min(cost);
-                    limit.report.spare -= spare;
-                    rule.commit(&mut limit.state, at, cost - spare);
-                } else {
-                    rule.commit(&mut limit.state, at, cost);
-                }
-                limit.dirty = true;
-            }
-            for pause in pauses.iter_mut().filter(|pause| holds(pause, now)) {
-                (pause.probed, pause.probe_at) = (at, at.saturating_add(pause.probe_every));
-            }
-            granted += 1;
-            slots.push(Slot::At(at));
-        }
-    }
-    (slots, Ended::All)
 }

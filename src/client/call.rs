@@ -113,8 +113,13 @@ impl Call {
         self.goes.store(true, Ordering::Relaxed);
     }
 
-    /// Notes a wait in a limiter's queue.
-    pub(crate) fn queued(&self, time: Duration) {
+    /// Notes a wait when it ends, also if that is because its caller has gone: in a limiter's queue, or for a cause
+    /// between two attempts.
+    pub(crate) fn waits(&self, since: Instant, cause: Option<Cause>) -> Waits<'_> {
+        Waits { call: self, since, cause }
+    }
+
+    fn queued(&self, time: Duration) {
         if !time.is_zero() {
             self.held_us.fetch_add(us(time), Ordering::Relaxed);
             self.queued_us.fetch_add(us(time), Ordering::Relaxed);
@@ -122,8 +127,7 @@ impl Call {
         }
     }
 
-    /// Notes a wait between two attempts.
-    pub(crate) fn waited(&self, time: Duration, cause: Cause) {
+    fn waited(&self, time: Duration, cause: Cause) {
         self.held_us.fetch_add(us(time), Ordering::Relaxed);
         self.attempts().waited(time, cause);
     }
@@ -217,6 +221,23 @@ impl Call {
         let Some(deadline) = self.deadline() else { return attempt.await };
         let in_time = Box::pin(tokio::time::timeout_at(deadline, attempt)).await;
         in_time.unwrap_or_else(|_| Err(TimedOut::new(started.elapsed()).into()))
+    }
+}
+
+/// A wait that is noted when this is dropped.
+pub(crate) struct Waits<'a> {
+    call: &'a Call,
+    since: Instant,
+    cause: Option<Cause>,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let time = self.since.elapsed();
+        match self.cause {
+            Some(cause) => self.call.waited(time, cause),
+            None => self.call.queued(time),
+        }
     }
 }
 

@@ -25,18 +25,19 @@ const SIGNALS_TIME: Duration = Duration::from_secs(1);
 const DRAIN_BYTES: usize = 64 * 1024;
 const DRAIN_TIME: Duration = Duration::from_millis(100);
 
-/// Reads the whole body, within the attempt. What is a fault by its head is one whatever becomes of its body: an
-/// error of that comes when it is read.
+/// Reads the whole body, within the attempt; not that of a fault, whose head decides what comes next.
 ///
 /// # Errors
 /// The body's own, as `reqwest` gave it.
 pub(crate) async fn whole(response: Response) -> reqwest::Result<Response> {
-    let is_fault = receipt::is_fault(&response);
+    if receipt::is_fault(&response) {
+        return Ok(response);
+    }
     let (parts, body) = body::split(response);
     let mut gathered = Gathered::new(body);
     gathered.read(usize::MAX).await;
     match gathered.frames.pop_back() {
-        Some(Err(error)) if !is_fault => Err(error),
+        Some(Err(error)) => Err(error),
         last => {
             gathered.frames.extend(last);
             Ok(http::Response::from_parts(parts, reqwest::Body::wrap(gathered)).into())
@@ -45,8 +46,8 @@ pub(crate) async fn whole(response: Response) -> reqwest::Result<Response> {
 }
 
 /// Reads a small JSON body; `None` where it is not one, too long, too slow or broken. The response is whole
-/// in any case.
-pub(crate) async fn json(response: Response) -> (Response, Option<Vec<u8>>) {
+/// in any case, and not held beyond the deadline.
+pub(crate) async fn json(response: Response, deadline: Option<Instant>) -> (Response, Option<Vec<u8>>) {
     let is_json = response
         .headers()
         .get(http::header::CONTENT_TYPE)
@@ -56,7 +57,8 @@ pub(crate) async fn json(response: Response) -> (Response, Option<Vec<u8>>) {
     }
     let (parts, body) = body::split(response);
     let mut gathered = Gathered::new(body);
-    let in_time = tokio::time::timeout(SIGNALS_TIME, gathered.read(SIGNALS_BYTES)).await.is_ok();
+    let until = within(SIGNALS_TIME, deadline);
+    let in_time = tokio::time::timeout_at(until, gathered.read(SIGNALS_BYTES)).await.is_ok();
     let text = (in_time && gathered.ended).then(|| gathered.bytes());
     (http::Response::from_parts(parts, reqwest::Body::wrap(gathered)).into(), text)
 }
@@ -76,9 +78,13 @@ pub(crate) async fn drain(mut response: Response, deadline: Option<Instant>) {
             }
         }
     };
-    let until = Instant::now() + DRAIN_TIME;
     // Out of time or not, the response goes.
-    let _ = tokio::time::timeout_at(deadline.map_or(until, |deadline| deadline.min(until)), read).await;
+    let _ = tokio::time::timeout_at(within(DRAIN_TIME, deadline), read).await;
+}
+
+fn within(time: Duration, deadline: Option<Instant>) -> Instant {
+    let until = Instant::now() + time;
+    deadline.map_or(until, |deadline| deadline.min(until))
 }
 
 /// A body of which the first frames were read.

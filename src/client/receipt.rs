@@ -34,9 +34,13 @@ fn stamped(profile: Profile, response: &Response, sent: Instant) -> Signals {
     signals
 }
 
-/// With what the body says. The response keeps it.
-pub(crate) async fn with_body(response: Response, signals: Signals) -> (Response, Signals) {
-    let (response, text) = gather::json(response).await;
+/// With what the body says, as far as it comes before the deadline. The response keeps it.
+pub(crate) async fn with_body(
+    response: Response,
+    signals: Signals,
+    deadline: Option<Instant>,
+) -> (Response, Signals) {
+    let (response, text) = gather::json(response, deadline).await;
     let signals = match text {
         Some(text) => signals.with_body(&text),
         None => signals,
@@ -85,10 +89,13 @@ fn parse_as(profile: Profile, response: &Response) -> Signals {
     Signals::read_at(profile, response.status(), response.headers(), SystemTime::now)
 }
 
-/// Whether a response is one to try again by its head.
+/// Whether the head of a response decides about another send, whatever becomes of its body.
 pub(crate) fn is_fault(response: &Response) -> bool {
-    let signals = response.extensions().get().cloned().unwrap_or_else(|| parse(response));
-    classify::response(response.status(), &signals).is_ok()
+    let judgement = match response.extensions().get() {
+        Some(signals) => classify::response(response.status(), signals),
+        None => classify::response(response.status(), &parse(response)),
+    };
+    !matches!(judgement, Err(Stop::Answered | Stop::Final))
 }
 
 /// The result of an attempt, judged.

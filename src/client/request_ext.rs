@@ -105,7 +105,7 @@ pub trait RequestExt: Sized {
 
     /// Reads the response's body, all of it into memory, as part of the call: a body that breaks on the way
     /// is then tried again like a connection that broke. Otherwise a call ends with the head, and what
-    /// happens to the body is the reader's affair.
+    /// happens to the body is the reader's affair; so it is with the body of a fault, which counts by its head.
     fn buffered(self) -> Self;
 
     /// Fills `attempts` as the call goes, whatever its outcome. A record is for one call at a time.

@@ -38,8 +38,8 @@ type Idempotent = Box<dyn Fn(&Request) -> bool + Send + Sync>;
 /// Sends a call again when that is safe and useful, no earlier than the service asked.
 ///
 /// Tried again are throttles (429; 403 and 413 that carry a wait or an exhausted budget) and failures to
-/// connect, whatever the method; for idempotent requests also 503, 529, 408, 425, 500, 502, 504 and
-/// connections that broke or timed out. Idempotent are GET, HEAD, OPTIONS, TRACE, PUT and DELETE, requests
+/// connect, whatever the method; for idempotent requests also 503, 529, 408, 425, 500, 502, 504, 509, 512 to
+/// 599 and connections that broke or timed out. Idempotent are GET, HEAD, OPTIONS, TRACE, PUT and DELETE, requests
 /// with an `Idempotency-Key`, and those that are [marked](crate::RequestExt::idempotent). A verdict of the
 /// service (`x-should-retry`) decides over both lists. A body that is a stream is sent once.
 ///
@@ -188,6 +188,10 @@ impl Retry {
                 return next.run(request, extensions).await;
             };
             let terms = self.begin(&request, extensions.get(), &call, started);
+            if self.idempotent.is_some() {
+                // The closure may have taken its time.
+                marker::begins(extensions, Instant::now());
+            }
             let replica = terms.replica(&request);
             let again = {
                 let mut result = if terms.reach == Reach::Head && call.deadline().is_none() {

@@ -77,7 +77,7 @@ impl Pending {
         let since = Instant::now();
         let wait = self.until.saturating_duration_since(since);
         tracing::debug!(service, outcome = %outcome, ?wait, cause = %self.cause, "waits before it sends a call again");
+        let _noted = call.waits(since, Some(self.cause));
         tokio::time::sleep_until(self.until).await;
-        call.waited(since.elapsed(), self.cause);
     }
 }

@@ -23,7 +23,7 @@ use crate::client::marker::{self, Inside, Layer};
 use crate::client::receipt::{self, ReadBodies, Reading};
 use crate::client::route::{self, KeyOf, Route, Services};
 use crate::limiter::Limiter;
-use crate::signals::{Class, Profile, Signals};
+use crate::signals::{Class, Profile, Signals, Source};
 
 use outgoing::{Costs, Origin, Outgoing};
 
@@ -41,7 +41,9 @@ const REPEATED: &str = "a second throttle of one limiter around a call does noth
 /// redirect (what the last response says counts for the service that gave it, and a redirect to another
 /// service is charged there afterwards), and that `reqwest` itself sends a refused HTTP/2 stream again.
 ///
-/// In a chain: caches first, then [`Retry`](crate::Retry), then throttles, an overall cap last.
+/// In a chain: caches first, then [`Retry`](crate::Retry), then throttles, an overall cap last. A middleware of your
+/// own between a retry and a throttle polls at once what `Next::run` gives it, or asks for it only then: a call may
+/// have its permit from there on.
 ///
 /// ```no_run
 /// # use forbear::{Limiter, Policy, Retry, Throttle, store};
@@ -164,20 +166,21 @@ impl Throttle {
         self.costs.iter().map(|(unit, _)| &**unit)
     }
 
-    /// Tells the limiters what the response says, each under the key of the service that gave it; an overall
-    /// cap is not told, for one service does not speak for the others. A redirect is charged where it led.
-    fn observe(&self, response: &Response, signals: &Signals, origin: &Origin<'_>) {
-        if origin.is_left_for(response.url()) {
+    /// Charges a redirect where it led.
+    #[inline]
+    fn charge(&self, response: &Response, origin: &Origin<'_>) {
+        if origin.is_left_for(response.url()) && !origin.is_exempt {
             for (rule, here, there) in self.elsewhere(response, origin) {
                 if let Some(there) = there.filter(|there| Some(&**there) != here) {
                     rule.limiter.charge(&there);
                 }
             }
         }
-        self.tell(response, signals, origin);
     }
 
-    /// The same without a charge.
+    /// Tells the limiters what the response says, each under the key of the service that gave it, or of the one
+    /// that led there where no rule is for it; an overall cap is not told, for one service does not speak for the
+    /// others.
     fn tell(&self, response: &Response, signals: &Signals, origin: &Origin<'_>) {
         if origin.is_left_for(response.url()) {
             for (rule, here, there) in self.elsewhere(response, origin) {
@@ -246,14 +249,20 @@ impl Throttle {
         mut response: Response,
         call: &Call,
     ) -> Response {
+        self.charge(&response, &attempt.origin);
+        let mut told = None;
         if self.reading.asks_for_body(&response) {
-            if signals.class() == Class::Throttle && signals.wait().is_some() {
-                // A body may be slow, and its reader gone before its end; it can only ask for more.
-                self.tell(&response, &signals, &attempt.origin);
+            // A body may be slow, and its reader gone before its end. A wait that only a service's documentation
+            // asks for may be told otherwise there.
+            if signals.class() == Class::Throttle && signals.source() != Source::Vendor {
+                told = signals.wait().inspect(|_| self.tell(&response, &signals, &attempt.origin));
             }
-            (response, signals) = receipt::with_body(response, signals).await;
+            (response, signals) = receipt::with_body(response, signals, call.deadline()).await;
         }
-        self.observe(&response, &signals, &attempt.origin);
+        // Told already, only a longer wait is news.
+        if told.is_none() || signals.wait() > told {
+            self.tell(&response, &signals, &attempt.origin);
+        }
         if signals.class() != Class::None && !attempt.holds.permits().is_empty() {
             self.note_pause(&attempt.origin, call).await;
         }
@@ -307,7 +316,8 @@ impl Throttle {
                 let Ok(response) = &mut result else { return result };
                 let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {
-                    self.observe(response, &signals, &attempt.origin);
+                    self.charge(response, &attempt.origin);
+                    self.tell(response, &signals, &attempt.origin);
                     attempt.leave(signals, response);
                     if attempt.rides_on(response) {
                         result = result.map(|response| attempt.carry(response, &self.bodies));

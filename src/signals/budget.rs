@@ -92,7 +92,9 @@ impl Budget {
         self.unit.as_deref().is_some_and(|unit| match self.source {
             Source::RateLimit => !unit.contains("request"),
             // Out of a field's name it may as well be a group of calls, such as `search` or `user`.
-            _ => COSTS.iter().any(|cost| unit.contains(cost)),
+            _ => unit.split(['-', '_']).any(|word| {
+                COSTS.contains(&word) || word.strip_suffix('s').is_some_and(|one| COSTS.contains(&one))
+            }),
         })
     }
 

@@ -88,6 +88,8 @@ pub(super) struct Origin<'a> {
     head: Option<Box<(Method, HeaderMap)>>,
     /// Whether keys follow redirects: not one that the request states.
     follows: bool,
+    /// Whether no limit holds for it.
+    pub(super) is_exempt: bool,
 }
 
 impl<'a> Origin<'a> {
@@ -134,6 +136,7 @@ impl Throttle {
             is_head: request.method() == Method::HEAD,
             head: head_matters.then(|| Box::new((request.method().clone(), request.headers().clone()))),
             follows: stated.is_none(),
+            is_exempt: false,
             service,
         };
         let settle = options.and_then(|options| options.settle.clone());
@@ -149,17 +152,26 @@ impl Throttle {
         options: Option<&Options>,
         call: &Call,
     ) -> Option<Costs> {
-        let is_exempt = options.is_some_and(|options| options.pass == Pass::Exempt)
+        attempt.origin.is_exempt = options.is_some_and(|options| options.pass == Pass::Exempt)
             || self.exempt.as_ref().is_some_and(|exempt| exempt(request));
-        if is_exempt || attempt.origin.asked(&self.rules).next().is_none() {
+        if attempt.origin.is_exempt || attempt.origin.asked(&self.rules).next().is_none() {
             return None;
         }
         call.asks();
         attempt.origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
         let costs = self.costs(request, options);
+        if self.runs_closures() {
+            // They may have taken their time.
+            attempt.sent = Instant::now();
+        }
         let Some(permits) = self.at_once(&attempt.origin, &costs, attempt.sent) else { return Some(costs) };
         attempt.goes(permits, &costs, call);
         None
+    }
+
+    fn runs_closures(&self) -> bool {
+        let is_closure = |rule: &Rule| matches!(rule.route, Route::Rule(_));
+        !self.costs.is_empty() || self.exempt.is_some() || self.rules.iter().any(is_closure)
     }
 
     /// The costs that the request states, and of the closures' those that it does not.
@@ -218,10 +230,9 @@ impl Throttle {
         let answer = match first {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
+                let _noted = call.waits(since, None);
                 let answer = self.queue(origin, acquire).await;
-                let waited = since.elapsed();
-                call.queued(waited);
-                tracing::debug!(service = &*origin.service, ?waited, "was held back by a limit");
+                tracing::debug!(service = &*origin.service, waited = ?since.elapsed(), "was held back by a limit");
                 answer
             }
         };

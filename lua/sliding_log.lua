@@ -242,9 +242,10 @@ local function sliding_log()
   end
 
   -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of what
-  -- an earlier drain left.
+  -- an earlier drain left, and no less than that: a correction may have taken more than N.
   function log.drained(rule, state, at)
-    state.spread = less(rule.n, entered(rule, state, at))
+    local left = less(rule.n, entered(rule, state, at))
+    state.spread = max(left, spread_newer(state, state.spread_at + rule.span_us - at))
     state.spread_at, state.spread_us, state.tail = at, rule.window_us, at
     return state
   end

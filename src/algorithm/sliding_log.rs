@@ -198,9 +198,10 @@ impl SlidingLog {
     }
 
     /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of
-    /// what an earlier drain left.
+    /// what an earlier drain left, and no less than that: a correction may have taken more than N.
     pub(crate) fn drained(&self, state: &State, at: u64) -> State {
-        let units = self.n.saturating_sub(self.entered(state, at));
+        let entered = self.entered(state, at);
+        let units = self.n.saturating_sub(entered).max(self.used(state, at) - entered);
         State { spread: Spread { units, at, window_us: self.window_us }, ..state.clone() }
     }
 

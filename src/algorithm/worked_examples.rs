@@ -177,6 +177,7 @@ const TABLES: &[fn()] = &[
     alone::a_sliding_counter_stays_exact_after_a_correction_far_above_it,
     alone::a_sliding_log_remembers_each_call,
     alone::a_sliding_log_keeps_its_calls_through_a_drain_and_is_drained_anew,
+    alone::a_sliding_log_drained_twice_gives_nothing_back_after_a_correction_above_it,
     alone::a_sliding_log_lasts_longer_by_its_margin,
     new_numbers::a_larger_burst_is_what_it_was_and_the_difference,
     new_numbers::a_slower_rate_takes_the_units_over_and_repays_them_in_its_own_time,

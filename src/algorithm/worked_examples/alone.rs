@@ -322,6 +322,22 @@ pub(super) fn a_sliding_log_keeps_its_calls_through_a_drain_and_is_drained_anew(
 }
 
 #[test]
+pub(super) fn a_sliding_log_drained_twice_gives_nothing_back_after_a_correction_above_it() {
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(5), Granted(5)),
+            (900.0, Drain, Left(0)),
+            (920.0, Settle(10), Left(0)),
+            // Ten and the five of the first drain.
+            (950.0, Drain, Left(0)),
+            (1000.0, Ask(5), Until(1920.0, 0)),
+            (1920.0, Ask(5), Granted(4)),
+        ],
+    );
+}
+
+#[test]
 pub(super) fn a_sliding_log_lasts_longer_by_its_margin() {
     play(
         &[Limit::sliding_log(ten_a_second()).jitter_margin(ms(100))],

@@ -18,7 +18,7 @@ use http_body_util::channel::Channel;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
 use support::log::Log;
-use support::{Service, URL, ms, new, reply, secs};
+use support::{Service, URL, exact, ms, new, reply, secs};
 
 fn quick() -> Retry {
     let backoff = Backoff::new(ms(100), secs(1)).without_jitter();
@@ -118,50 +118,6 @@ async fn b083_a_403_is_a_throttle_only_where_it_says_so() {
         denied.text().await.expect("a body").contains("admin rights"),
         "a body that was read is still there"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn b074_waits_in_bodies_count_where_they_are_asked_for() {
-    let json = |body: String| reply(429).header("content-type", "application/json; charset=utf-8").body(body);
-    for (body, wait) in [
-        (r#"{"retry_after": 7}"#.to_owned(), secs(7)),
-        ("<h1>slow down</h1>".to_owned(), ms(100)),
-        (format!(r#"{{"retry_after": 7, "padding": "{}"}}"#, "x".repeat(70_000)), ms(100)),
-    ] {
-        let service = Service::new(move |n, _| if n == 0 { json(body.clone()) } else { reply(200) });
-        let client = service
-            .client(new().policy(Policy::new("p")).retry(quick().server_jitter(0.0, ms(0))).read_bodies());
-        client.get(URL).send().await.expect("a response");
-        assert_eq!(service.gaps(), [wait]);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn refusals_in_the_body_of_a_200_are_read_where_the_profile_has_them() {
-    for (profile, refusal, wait) in [
-        (Profile::Slack, r#"{"ok": false, "error": "ratelimited"}"#, ms(100)),
-        (Profile::MediaWiki, r#"{"error": {"code": "maxlag"}, "retry_after": 5}"#, secs(5)),
-        (
-            Profile::Shopify,
-            r#"{"errors": [{"extensions": {"code": "THROTTLED"}}], "extensions": {"cost": {
-                "requestedQueryCost": 502, "throttleStatus": {"currentlyAvailable": 80, "restoreRate": 100}}}}"#,
-            ms(4_220),
-        ),
-    ] {
-        let service = Service::new(move |n, _| {
-            let body = if n == 0 { refusal } else { r#"{"ok": true}"# };
-            reply(200).header("content-type", "application/json").body(body)
-        });
-        let client = |builder: Builder| {
-            service.client(builder.policy(Policy::new("p")).retry(quick().server_jitter(0.0, ms(0))))
-        };
-        let response =
-            client(new().profile(profile).read_bodies()).post(URL).send().await.expect("a response");
-        assert_eq!(service.gaps(), [wait], "{profile}");
-        assert_eq!(response.text().await.expect("a body"), r#"{"ok": true}"#);
-        client(new().profile(profile)).post(URL).send().await.expect("a response");
-        assert_eq!(service.count(), 3, "{profile}");
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -453,45 +409,6 @@ fn a_refusal_is_found_whatever_wraps_it() {
     assert!(Refused::of(&io).is_some());
     let twice = reqwest_middleware::Error::middleware(std::io::Error::other(io));
     assert_eq!(Refused::of(&twice).unwrap().kind(), RefusedKind::NeverFits);
-}
-
-fn exact() -> Retry {
-    let backoff = Backoff::new(ms(100), secs(1)).without_jitter();
-    Retry::default().backoff(backoff).throttle_backoff(backoff).server_jitter(0.0, Duration::ZERO)
-}
-
-/// A body that breaks.
-fn broken() -> reqwest::Body {
-    let (sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
-    sender.abort(std::io::Error::other("cut"));
-    reqwest::Body::wrap(body)
-}
-
-#[tokio::test(start_paused = true)]
-async fn b023_an_empty_account_does_not_hold_the_others() {
-    const BODY: &str = r#"{"error":{"code":"insufficient_quota"}}"#;
-    let service = Service::new(|n, _| match n {
-        0 | 1 => reply(429).header("content-type", "application/json").body(BODY),
-        _ => reply(200),
-    });
-    let client = service
-        .client(new().policy(Policy::new("test").limit("100/s burst 100")).read_bodies().retry(exact()));
-    for _ in 0..2 {
-        let response = client.post(URL).send().await.expect("the 429");
-        assert_eq!(Attempts::of(&response).expect("a record").stopped(), Some(Stop::ServerSaysNo));
-        assert_eq!(response.text().await.expect("whole"), BODY);
-    }
-    let begun = tokio::time::Instant::now();
-    client.get(URL).send().await.expect("a response");
-    assert!(begun.elapsed() < ms(100), "held for {:?}", begun.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn b014_a_buffered_429_that_breaks_is_tried_again_whatever_the_method() {
-    let service = Service::new(|n, _| if n == 0 { reply(429).after("1").body(broken()) } else { reply(200) });
-    let client = service.retried(exact());
-    let response = client.post(URL).body("x").buffered().send().await.expect("a response");
-    assert_eq!(response.status(), 200);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
 use support::log::Log;
-use support::{Service, URL, ms, new, reply, secs};
+use support::{Service, URL, ms, new, reply, secs, slow};
 use tokio::time::Instant;
 
 const HOST: &str = "api.example.test";
@@ -246,6 +246,22 @@ async fn a_redirect_counts_where_it_ended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_redirect_is_charged_although_its_caller_has_gone_and_not_for_an_exempt_call() {
+    let service = Service::new(|_, _| {
+        let there = reply(404).url("https://b.example.test/there");
+        there.header("content-type", "application/json").body(slow("{}", ms(900)))
+    });
+    let limiter = limiter("10/min burst 10");
+    let there = async || limiter.peek("b.example.test").await.remaining();
+    let client = service.client(new().policy(&limiter).read_bodies());
+    client.get(URL).exempt().send().await.expect("a response");
+    assert_eq!((left(&limiter).await, there().await), (10, 10));
+    let given_up = tokio::time::timeout(ms(50), client.get(URL).send()).await;
+    assert!(given_up.is_err(), "its body was read");
+    assert_eq!((left(&limiter).await, there().await), (9, 9));
+}
+
+#[tokio::test(start_paused = true)]
 async fn b061_a_panic_in_a_closure_costs_no_capacity() {
     let limiter = limiter("2 at once");
     let service = Service::new(|_, _| reply(200).body("done").in_time(ms(1)));
@@ -451,49 +467,4 @@ async fn b176_a_cache_outside_costs_one_unit() {
         assert_eq!(client.get(URL).send().await.expect("a response").text().await.expect("a body"), "cached");
     }
     assert_eq!((service.count(), start.elapsed(), left(&limiter).await), (1, Duration::ZERO, 1));
-}
-
-fn exact() -> Retry {
-    let backoff = Backoff::new(ms(100), secs(1)).without_jitter();
-    Retry::default().backoff(backoff).throttle_backoff(backoff).server_jitter(0.0, Duration::ZERO)
-}
-
-/// A body that gives nothing for so long, then `text`.
-fn slow(text: &'static str, delay: Duration) -> reqwest::Body {
-    let (mut sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
-    tokio::spawn(async move {
-        tokio::time::sleep(delay).await;
-        _ = sender.send_data(text.into()).await;
-    });
-    reqwest::Body::wrap(body)
-}
-
-#[tokio::test(start_paused = true)]
-async fn b041_a_wait_in_the_head_holds_before_the_body_is_there() {
-    let service = Service::new(|n, _| match n {
-        0 => reply(429).after("7").header("content-type", "application/json").body(slow("{}", ms(900))),
-        _ => reply(200),
-    });
-    let client = service
-        .client(new().policy(Policy::new("test").limit("100/s burst 100")).read_bodies().retry(exact()));
-    let first = tokio::spawn(client.get(URL).send());
-    tokio::time::sleep(ms(100)).await;
-    client.get(URL).send().await.expect("a response");
-    first.await.expect("no panic").expect("a response");
-    let times = service.times();
-    assert!(times[1] >= secs(7), "{times:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn b071_a_429_counts_although_its_caller_has_gone() {
-    let service = Service::new(|n, _| match n {
-        0 => reply(429).after("7").header("content-type", "application/json").body(slow("{}", ms(900))),
-        _ => reply(200),
-    });
-    let client = service
-        .client(new().policy(Policy::new("test").limit("100/s burst 100")).read_bodies().retry(exact()));
-    let given_up = tokio::time::timeout(ms(50), client.get(URL).send()).await;
-    assert!(given_up.is_err());
-    client.get(URL).send().await.expect("a response");
-    assert!(service.times()[1] >= secs(7), "{:?}", service.times());
 }

@@ -3,12 +3,13 @@
 
 mod support;
 
+use std::future::Future;
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use forbear::client::{Backoff, Outcome, Stop};
-use forbear::{Attempts, Limiter, Policy, Refused, RequestExt, Retry, Throttle, TimedOut, store};
-use http_body_util::channel::Channel;
+use forbear::{Ask, Attempts, Limiter, Policy, Refused, RequestExt, Retry, Throttle, TimedOut, store};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Middleware, Next, Result};
 use support::log::Log;
@@ -354,6 +355,24 @@ async fn b178_dates_are_gmt_in_every_zone() {
     assert!(service.gaps()[0] >= secs(4) && service.gaps()[0] <= secs(6), "{:?}", service.gaps());
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_wait_of_a_call_that_is_given_up_is_on_record() {
+    let service = Service::new(|_, _| reply(503));
+    let one_an_hour = Limiter::new(Policy::new("p").limit("1/h").max_wait(secs(7_200)), store::Local::new())
+        .expect("a limiter");
+    _ = one_an_hour.acquire("api.example.test").await.expect("the first");
+    let backoff = Backoff::new(secs(10), secs(10)).without_jitter();
+    let queued = service.client(new().policy(one_an_hour));
+    let backs_off = service.retried(Retry::default().backoff(backoff));
+    let (in_queue, in_backoff) = (Attempts::new(), Attempts::new());
+    for (client, attempts) in [(queued, &in_queue), (backs_off, &in_backoff)] {
+        let given_up = tokio::time::timeout(secs(3), client.get(URL).attempts(attempts).send()).await;
+        assert!(given_up.is_err(), "it was waiting");
+        assert_eq!(attempts.held().total(), secs(3), "{attempts}");
+    }
+    assert_eq!((in_queue.held().limits, in_backoff.held().backoff), (secs(3), secs(3)));
+}
+
 /// Holds on to what is further in for a while before it runs it.
 struct Late;
 
@@ -384,43 +403,52 @@ async fn a_call_is_charged_when_it_goes_however_late_that_is() {
     }
 }
 
-fn exact() -> Retry {
-    let backoff = Backoff::new(ms(100), secs(1)).without_jitter();
-    Retry::default().backoff(backoff).throttle_backoff(backoff).server_jitter(0.0, Duration::ZERO)
-}
-
-/// A body that gives nothing for so long, then `text`.
-fn slow(text: &'static str, delay: Duration) -> reqwest::Body {
-    let (mut sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
-    tokio::spawn(async move {
-        tokio::time::sleep(delay).await;
-        _ = sender.send_data(text.into()).await;
-    });
-    reqwest::Body::wrap(body)
-}
-
-/// A body that breaks.
-fn broken() -> reqwest::Body {
-    let (sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
-    sender.abort(std::io::Error::other("cut"));
-    reqwest::Body::wrap(body)
+/// What a closure does that takes its time.
+fn dawdle() {
+    let advance = std::pin::pin!(tokio::time::advance(secs(5)));
+    // Its first poll moves the clock; the rest is for others to run.
+    _ = advance.poll(&mut Context::from_waker(Waker::noop()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn b085_an_old_body_does_not_outlast_the_total_time() {
-    let service = Service::new(|_, _| reply(503).body(slow("x", secs(60))));
-    let client =
-        service.retried(exact().backoff(Backoff::new(ms(10), ms(10)).without_jitter()).total_timeout(ms(50)));
-    let begun = tokio::time::Instant::now();
-    _ = client.get(URL).send().await;
-    assert!(begun.elapsed() <= ms(60), "{:?}", begun.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn b053_a_buffered_429_that_breaks_is_waited_for() {
-    let service = Service::new(|n, _| if n == 0 { reply(429).after("1").body(broken()) } else { reply(200) });
-    let client = service.retried(exact());
-    let response = client.get(URL).buffered().send().await.expect("a response");
-    assert_eq!(response.status(), 200);
-    assert!(service.gaps()[0] >= secs(1), "{:?}", service.gaps());
+async fn a_closure_that_takes_its_time_does_not_make_a_call_old() {
+    let service = Service::new(|_, _| reply(200));
+    let limiter = || Limiter::new(Policy::new("p").limit("1/10s"), store::Local::new()).expect("a limiter");
+    let counted = || {
+        let policy = Policy::new("p").limit("1 tokens/10s");
+        Limiter::new(policy, store::Local::new()).expect("a limiter")
+    };
+    let cost = |_: &Request| {
+        dawdle();
+        1
+    };
+    let is_so = |_: &Request| {
+        dawdle();
+        true
+    };
+    let host = |_: &Request| {
+        dawdle();
+        Some("api.example.test")
+    };
+    let chain = || reqwest_middleware::ClientBuilder::new(reqwest::Client::new());
+    let throttle = |limiter: &Limiter| Throttle::new(limiter.clone()).cost("tokens", cost);
+    let (alone, behind, marked, ruled) = (counted(), counted(), limiter(), limiter());
+    let exempts = limiter();
+    let clients = [
+        (&alone, chain().with(throttle(&alone)).build()),
+        (&behind, chain().with(Retry::default()).with(throttle(&behind)).build()),
+        (&marked, new().policy(&marked).retry(Retry::default().idempotent_if(is_so)).build().expect("one")),
+        (&ruled, new().rule(host, &ruled).build().expect("a client")),
+        (
+            &exempts,
+            new().policy(&exempts).exempt_if(move |request| !is_so(request)).build().expect("a client"),
+        ),
+    ];
+    for (i, (limiter, client)) in clients.into_iter().enumerate() {
+        service.behind(client).post(URL).send().await.expect("a response");
+        let ask = Ask::new("api.example.test");
+        let ask = if i < 2 { ask.cost("tokens", 1) } else { ask };
+        let next = limiter.try_acquire(ask).await.expect_err("one has just gone");
+        assert!(next.retry_after() >= Some(secs(10)), "{i}: {next}");
+    }
 }

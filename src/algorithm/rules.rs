@@ -153,23 +153,11 @@ impl Rules {
 
     /// Costs by limit for what was stated by unit.
     pub(crate) fn costs<'a>(&self, stated: &[(&'a str, u64)]) -> Result<Costs, CostFault<'a>> {
-        let mut costs = Costs::new();
-        self.costs_into(stated, &mut costs)?;
-        Ok(costs)
-    }
-
-    /// [`costs`](Self::costs), in place of what `costs` held.
-    pub(crate) fn costs_into<'a>(
-        &self,
-        stated: &[(&'a str, u64)],
-        costs: &mut Costs,
-    ) -> Result<(), CostFault<'a>> {
         let limits = &*self.labels.limits;
-        *costs = Costs::from_slice(&self.unstated);
-        let costs = costs.as_mut_slice();
+        let mut costs = Costs::from_slice(&self.unstated);
         for (unit, stated) in stated {
             let mut is_counted = false;
-            for (label, cost) in limits.iter().zip(&mut *costs) {
+            for (label, cost) in limits.iter().zip(&mut costs) {
                 if *unit == &*label.unit {
                     (*cost, is_counted) = ((*stated).min(UNSTATED - 1), true);
                 }
@@ -178,10 +166,10 @@ impl Rules {
                 return Err(CostFault::Unknown(unit));
             }
         }
-        if let Some(i) = self.most.iter().zip(&*costs).position(|(most, cost)| cost > most) {
+        if let Some(i) = self.most.iter().zip(&costs).position(|(most, cost)| cost > most) {
             return Err(if costs[i] == UNSTATED { CostFault::Missing(i) } else { CostFault::NeverFits(i) });
         }
-        Ok(())
+        Ok(costs)
     }
 
     /// The states of a key that `old` ruled until now, limit by limit of the same name: what was used stays

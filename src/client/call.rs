@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::client::Attempts;
 use crate::client::attempts::{Attempt, Cause, Outcome, Stop};
 use crate::client::error::TimedOut;
-use crate::client::marker::Places;
+use crate::client::marker::Posts;
 use crate::client::receipt::{self, Receipt};
 use crate::client::request_ext::Options;
 use crate::clock::{self, at_us, now_us};
@@ -39,10 +39,10 @@ pub(crate) struct Call {
     /// Until when a key of the call is paused.
     paused_until_us: AtomicU64,
     /// Whether an attempt is just being handed on.
-    begins: AtomicBool,
+    hands_on: AtomicBool,
     /// Whether the attempt under way has left every limit behind.
     goes: AtomicBool,
-    pub(crate) places: Places,
+    pub(crate) posts: Posts,
 }
 
 impl Call {
@@ -194,15 +194,15 @@ impl Call {
         next: Next<'a>,
     ) -> BoxFuture<'a> {
         self.goes();
-        self.begins.store(true, Ordering::Relaxed);
+        self.hands_on.store(true, Ordering::Relaxed);
         let sending = next.run(request, extensions);
-        self.begins.store(false, Ordering::Relaxed);
+        self.hands_on.store(false, Ordering::Relaxed);
         sending
     }
 
     /// Whether the attempt is just being handed on: a layer further in need not wait for its first poll.
     pub(crate) fn is_handed_on(&self) -> bool {
-        self.begins.load(Ordering::Relaxed)
+        self.hands_on.load(Ordering::Relaxed)
     }
 
     /// Fails if no time is left: then nothing is sent.

@@ -38,49 +38,49 @@ struct Marker {
 #[derive(Clone, Copy)]
 struct Mark {
     limiter: usize,
-    place: Place,
+    post: Post,
 }
 
 impl Marker {
-    fn mark(&mut self, place: Place, limiters: &[usize]) {
+    fn mark(&mut self, post: Post, limiters: &[usize]) {
         for limiter in limiters {
-            self.marks.push(Mark { limiter: *limiter, place });
+            self.marks.push(Mark { limiter: *limiter, post });
         }
     }
 }
 
 /// Where the throttles of a call stand that are around something: more at once than any chain has.
 ///
-/// A place counts who comes and who goes, so that it is odd while it is taken, and no mark of one who left
+/// A post counts who comes and who goes, so that it is odd while it is taken, and no mark of one who left
 /// fits again. The first is the outermost layer's, which is there for as long as the call.
 #[derive(Debug, Default)]
-pub(crate) struct Places([AtomicU64; 8]);
+pub(crate) struct Posts([AtomicU64; 8]);
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Post {
     index: usize,
     count: u64,
 }
 
-const OUTERMOST: Place = Place { index: 0, count: 0 };
+const OUTERMOST: Post = Post { index: 0, count: 0 };
 
-impl Places {
-    fn take(&self) -> Option<Place> {
+impl Posts {
+    fn take(&self) -> Option<Post> {
         self.0.iter().enumerate().skip(1).find_map(|(index, counter)| {
             let free = counter.load(Ordering::Relaxed);
             let count = free + 1;
             let is_taken = free % 2 == 1
                 || counter.compare_exchange(free, count, Ordering::Relaxed, Ordering::Relaxed).is_err();
-            (!is_taken).then_some(Place { index, count })
+            (!is_taken).then_some(Post { index, count })
         })
     }
 
-    fn holds(&self, place: Place) -> bool {
-        self.0[place.index].load(Ordering::Relaxed) == place.count
+    fn holds(&self, post: Post) -> bool {
+        self.0[post.index].load(Ordering::Relaxed) == post.count
     }
 
-    fn leave(&self, place: Place) {
-        self.0[place.index].store(place.count + 1, Ordering::Relaxed);
+    fn leave(&self, post: Post) {
+        self.0[post.index].store(post.count + 1, Ordering::Relaxed);
     }
 }
 
@@ -110,12 +110,12 @@ pub(crate) struct Within {
     /// When the attempt began of which it is a part.
     began: Instant,
     /// `None` of one too many, which what is further in cannot see.
-    place: Option<Place>,
+    post: Option<Post>,
 }
 
 impl Within {
     /// When the attempt began, if that is just now and nothing can have waited since.
-    pub(crate) fn begins(&self) -> Option<Instant> {
+    pub(crate) fn began_now(&self) -> Option<Instant> {
         self.call.is_handed_on().then_some(self.began)
     }
 }
@@ -130,8 +130,8 @@ impl Deref for Within {
 
 impl Drop for Within {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.call.places.leave(place);
+        if let Some(post) = self.post {
+            self.call.posts.leave(post);
         }
     }
 }
@@ -144,16 +144,16 @@ pub(crate) fn enter(extensions: &mut Extensions, layer: Layer<'_>) -> Option<Ins
     {
         let Layer::Throttle(limiters) = layer else { return None };
         if !marker.marks.is_empty() {
-            marker.marks.retain(|mark| call.places.holds(mark.place));
+            marker.marks.retain(|mark| call.posts.holds(mark.post));
         }
         if marker.marks.iter().any(|mark| limiters.contains(&mark.limiter)) {
             return None;
         }
-        let place = call.places.take();
-        if let Some(place) = place {
-            marker.mark(place, limiters);
+        let post = call.posts.take();
+        if let Some(post) = post {
+            marker.mark(post, limiters);
         }
-        return Some(Inside::Within(Within { call, began: marker.began, place }));
+        return Some(Inside::Within(Within { call, began: marker.began, post }));
     }
     let started = Instant::now();
     let call = begin(extensions, started);
@@ -223,14 +223,14 @@ mod tests {
 
     #[test]
     fn a_mark_fits_only_whom_it_was_made_for() {
-        let places = Places::default();
-        let first = places.take().expect("a free place");
-        assert!(places.holds(first) && places.holds(OUTERMOST));
-        places.leave(first);
-        let second = places.take().expect("the same place");
+        let posts = Posts::default();
+        let first = posts.take().expect("a free post");
+        assert!(posts.holds(first) && posts.holds(OUTERMOST));
+        posts.leave(first);
+        let second = posts.take().expect("the same post");
         assert_eq!(second.index, first.index);
-        assert!(places.holds(second) && !places.holds(first));
-        let others = std::iter::from_fn(|| places.take()).count();
+        assert!(posts.holds(second) && !posts.holds(first));
+        let others = std::iter::from_fn(|| posts.take()).count();
         assert_eq!(others, 6, "one is taken, and one is the outermost layer's");
     }
 
@@ -253,5 +253,20 @@ mod tests {
         assert!(extensions.is_empty(), "its marker is gone");
         let (one, other) = (run(&mut extensions), run(&mut copied));
         assert!(!Arc::ptr_eq(&one, &other), "not kept, for a copy points at it");
+    }
+
+    #[test]
+    fn a_call_that_has_ended_is_not_in_the_way_of_the_next_whoever_still_holds_it() {
+        let mut extensions = Extensions::new();
+        let Some(Inside::Outermost { call, .. }) = enter(&mut extensions, Layer::Retry) else {
+            panic!("no other layer is around it");
+        };
+        let mut copied = extensions.clone();
+        let background = enter(&mut copied, Layer::Throttle(&[1]));
+        assert!(matches!(background, Some(Inside::Within(_))));
+        end(call, &mut extensions);
+        let next = enter(&mut extensions, Layer::Retry);
+        assert!(matches!(next, Some(Inside::Outermost { .. })), "a call with retries of its own: {next:?}");
+        drop(background);
     }
 }

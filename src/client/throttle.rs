@@ -179,8 +179,7 @@ impl Throttle {
     }
 
     /// Tells the limiters what the response says, each under the key of the service that gave it, or of the one
-    /// that led there where no rule is for it; an overall cap is not told, for one service does not speak for the
-    /// others.
+    /// that led there where no rule is for it; not an overall cap, for one service does not speak for the others.
     fn tell(&self, response: &Response, signals: &Signals, origin: &Origin<'_>) {
         if origin.is_left_for(response.url()) {
             for (rule, here, there) in self.elsewhere(response, origin) {
@@ -212,10 +211,16 @@ impl Throttle {
         })
     }
 
-    /// Notes how long the call's own keys are paused, so that a retry knows before it lets a response go.
+    /// Notes how long the call's own keys are paused, for a retry to know; holds no head beyond the deadline.
     async fn note_pause(&self, origin: &Origin<'_>, call: &Call) {
-        for (rule, key) in origin.asked(&self.rules) {
-            call.paused(rule.limiter.peek(key).await.paused().unwrap_or_default());
+        let noted = async {
+            for (rule, key) in origin.asked(&self.rules) {
+                call.paused(rule.limiter.peek(key).await.paused().unwrap_or_default());
+            }
+        };
+        match call.deadline() {
+            Some(deadline) => _ = tokio::time::timeout_at(deadline, noted).await,
+            None => noted.await,
         }
     }
 
@@ -368,7 +373,7 @@ impl Middleware for Throttle {
         Self: 'all,
     {
         match marker::enter(extensions, Layer::Throttle(&self.limiters)) {
-            Some(Inside::Within(within)) => match within.begins() {
+            Some(Inside::Within(within)) => match within.began_now() {
                 Some(now) => self.send(request, extensions, next, within, now),
                 None => {
                     Box::pin(

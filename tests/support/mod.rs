@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use forbear::client::Backoff;
 use forbear::{Builder, Client, Policy, Retry};
 use http::{Extensions, Method};
+use http_body_util::channel::Channel;
 use parking_lot::Mutex;
 use reqwest::{Request, Response, ResponseBuilderExt};
 use reqwest_middleware::{ClientBuilder, Middleware, Next, Result};
@@ -25,6 +27,29 @@ pub fn ms(n: u64) -> Duration {
 
 pub fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
+}
+
+/// Backoffs of 100 ms, doubling to a second, and no jitter anywhere.
+pub fn exact() -> Retry {
+    let backoff = Backoff::new(ms(100), secs(1)).without_jitter();
+    Retry::default().backoff(backoff).throttle_backoff(backoff).server_jitter(0.0, Duration::ZERO)
+}
+
+/// A body that gives nothing for so long, then `text`.
+pub fn slow(text: &'static str, delay: Duration) -> reqwest::Body {
+    let (mut sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
+    tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        _ = sender.send_data(text.into()).await;
+    });
+    reqwest::Body::wrap(body)
+}
+
+/// A body that breaks.
+pub fn broken() -> reqwest::Body {
+    let (sender, body) = Channel::<bytes::Bytes, std::io::Error>::new(4);
+    sender.abort(std::io::Error::other("cut"));
+    reqwest::Body::wrap(body)
 }
 
 /// A request as the service saw it.

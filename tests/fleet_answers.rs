@@ -8,8 +8,8 @@ mod redis_process;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use forbear::store::Redis;
-use forbear::{Ask, Limit, Limiter, Policy, Rate, Signals};
+use forbear::store::{Local, Redis};
+use forbear::{Ask, Limit, Limiter, Policy, Rate, RefusedKind, Signals};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use redis_process::RedisProcess;
@@ -110,4 +110,101 @@ async fn after_a_soft_429_nobody_goes_until_a_drained_bucket_has_a_unit() {
     };
     assert!(between(100, 500) <= 1, "{} went by slots from before", between(100, 500));
     assert!(between(500, 2_000) >= 15, "{} went on", between(500, 2_000));
+}
+
+/// Trips that decide: only they read several keys at once.
+fn trips(server: &RedisProcess) -> u64 {
+    server.calls("mget")
+}
+
+#[tokio::test]
+async fn after_a_soft_429_a_long_bucket_holds_a_fleet_as_it_holds_one_process() {
+    let policy = || Policy::new("long").limit("20/s").limit("10000/day");
+    let throttled = answer(StatusCode::TOO_MANY_REQUESTS);
+    let local = Limiter::new(policy(), Local::new()).unwrap();
+    local.observe("k", &throttled);
+    let held = local.try_acquire("k").await.unwrap_err().retry_after().unwrap();
+    assert!((ms(8_000)..ms(9_500)).contains(&held), "{held:?}");
+    let as_held = |told: Instant, wait: Duration| {
+        let (least, most) = (held.saturating_sub(told.elapsed() + ms(5)), held + ms(5));
+        assert!((least..=most).contains(&wait), "{wait:?} of {held:?}, {:?} later", told.elapsed());
+    };
+
+    let server = RedisProcess::start();
+    let limiter = Limiter::new(policy(), Redis::new(server.url()).unwrap()).unwrap();
+    let went = Arc::new(Mutex::new(Vec::new()));
+    // So that what is booked always reaches ahead.
+    let patient = [(); 2].map(|()| {
+        let (limiter, went) = (limiter.clone(), went.clone());
+        tokio::spawn(async move {
+            loop {
+                drop(limiter.acquire("k").await.expect("it goes"));
+                went.lock().push(Instant::now());
+            }
+        })
+    });
+    sleep(ms(500)).await;
+    let hasty = [(); 3].map(|()| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.acquire(Ask::new("k").max_wait(ms(400))).await.map(drop) })
+    });
+    sleep(ms(20)).await;
+    limiter.observe("k", &throttled);
+    let told = Instant::now();
+    let refused = limiter.try_acquire("k").await.unwrap_err();
+    assert_eq!(refused.kind(), RefusedKind::RateLimited);
+    as_held(told, refused.retry_after().unwrap());
+    for caller in hasty {
+        let refused = caller.await.unwrap().unwrap_err();
+        assert_eq!(refused.kind(), RefusedKind::RateLimited);
+        as_held(told, refused.retry_after().unwrap());
+    }
+    sleep_until(told + ms(300)).await;
+    let before = trips(&server);
+    sleep_until(told + ms(1_500)).await;
+    assert_eq!(trips(&server) - before, 0, "nobody asks for what would lapse");
+    assert!(limiter.try_acquire("k").await.is_err(), "not for one that comes later either");
+    assert_eq!(trips(&server) - before, 0);
+    patient.iter().for_each(|caller| caller.abort());
+    // A slot that had come at that very moment may have been under way.
+    assert!(went.lock().iter().filter(|at| **at > told).count() <= 1);
+}
+
+#[tokio::test]
+async fn a_slot_that_was_left_behind_lapses_with_a_soft_429() {
+    let server = RedisProcess::start();
+    let [one, other] = two_workers(&server, Limit::token_bucket(Rate::per_second(1), 1)).await;
+    // One's next slot comes a second after this call, the other's a second later.
+    sleep(ms(1_050)).await;
+    drop(one.acquire("k").await.unwrap());
+    let booked = |limiter: &Limiter| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.acquire("k").await.map(drop) })
+    };
+    let leaves = booked(&one);
+    sleep(ms(100)).await;
+    let stays = booked(&other);
+    sleep(ms(100)).await;
+    leaves.abort();
+    sleep(ms(100)).await;
+    one.observe("k", &answer(StatusCode::TOO_MANY_REQUESTS));
+    let told = Instant::now();
+    drop(one.acquire("k").await.unwrap());
+    assert!(told.elapsed() >= ms(1_000), "a drained bucket gives its first unit then: {:?}", told.elapsed());
+    stays.abort();
+}
+
+#[tokio::test]
+async fn a_pause_refuses_at_once_whose_slot_lapses_and_whose_time_is_too_short() {
+    let server = RedisProcess::start();
+    let policy = Policy::new("paused").limit(Limit::token_bucket(Rate::per_second(1), 1));
+    let limiter = Limiter::new(policy, Redis::new(server.url()).unwrap()).unwrap();
+    drop(limiter.acquire("k").await.unwrap());
+    let hasty = limiter.clone();
+    let hasty = tokio::spawn(async move { hasty.acquire(Ask::new("k").max_wait(ms(2_000))).await.map(drop) });
+    sleep(HEARD).await;
+    let before = trips(&server);
+    limiter.pause("k", Duration::from_secs(30));
+    assert_eq!(hasty.await.unwrap().unwrap_err().kind(), RefusedKind::Paused);
+    assert_eq!(trips(&server) - before, 0, "what is known here is enough");
 }

@@ -120,3 +120,51 @@ async fn one_who_is_not_polled_holds_back_nobody() {
     drop(seat);
     assert_eq!(peek.await.remaining(), 8);
 }
+
+#[tokio::test]
+async fn a_pause_that_redis_never_heard_of_holds_them() {
+    const PAUSE: Duration = Duration::from_secs(6);
+    let mut server = RedisProcess::start();
+    let store = Redis::new(server.url()).unwrap();
+    let limiter = |name| Limiter::new(Policy::new(name).limit("1000/s burst 100"), &store).unwrap();
+    let (address, plan) = (limiter("address"), limiter("plan"));
+    drop(address.acquire("connects").await.unwrap());
+    server.kill();
+    while !store.health().is_away() {
+        _ = address.try_acquire("connects").await;
+    }
+    let paused = Instant::now();
+    address.pause("::1", PAUSE);
+    server.restart();
+    while store.health().is_away() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    // Just after the return they would be asked in order in any case.
+    sleep(Duration::from_millis(1_100)).await;
+    let asks = [(&address, Ask::new("::1")), (&plan, Ask::new("gold"))];
+    assert_eq!(Limiter::acquire_all(&asks).await.unwrap().len(), 2);
+    assert!(paused.elapsed() >= PAUSE, "{:?}", paused.elapsed());
+}
+
+#[tokio::test]
+async fn a_pause_while_their_trip_is_under_way_holds_them_and_what_was_granted_goes_back() {
+    const PAUSE: Duration = Duration::from_secs(1);
+    let server = RedisProcess::start();
+    let store = Redis::new(server.url()).unwrap().budget(Duration::from_secs(30));
+    let address = Limiter::new(Policy::new("address").limit("1000/s burst 100"), &store).unwrap();
+    let plan = Limiter::new(Policy::new("plan").limit("10/day burst 10").limit("8 at once"), &store).unwrap();
+    drop(address.acquire("connects").await.unwrap());
+    let asks = [(&address, Ask::new("::1")), (&plan, Ask::new("gold"))];
+    let mut all = pin!(Limiter::acquire_all(&asks));
+    server.signal("STOP");
+    assert!(timeout(Duration::from_millis(100), all.as_mut()).await.is_err(), "nobody answers");
+    let paused = Instant::now();
+    address.pause("::1", PAUSE);
+    server.signal("CONT");
+    let permits = all.await.unwrap();
+    assert!(paused.elapsed() >= PAUSE, "{:?}", paused.elapsed());
+    let standing = plan.peek("gold").await;
+    assert_eq!(standing.limit("requests/day").unwrap().remaining(), 9, "charged once");
+    assert_eq!(standing.limit("at-once").unwrap().remaining(), 7);
+    drop(permits);
+}

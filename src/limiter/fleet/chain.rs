@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::key::Key;
+use super::line::Slot;
 use super::slots::Booking;
 use super::{Fleet, touched};
 use crate::algorithm::{Costs, NEVER, Rule};
@@ -68,7 +69,18 @@ impl Together {
         let (reporter, other) = (seated.next(), seated.next());
         together.reporter = reporter;
         // Two of them are asked in order.
-        other.is_none().then_some(together)
+        (other.is_none() && together.are_open()).then_some(together)
+    }
+
+    /// Whether Redis knows whatever is known here that keeps a call from going.
+    fn are_open(&self) -> bool {
+        let Self { chain, margins, keys, .. } = self;
+        let now = clock::now_us();
+        let is_open = |i: usize| {
+            let state = keys[i].state.lock();
+            state.is_open(&chain.plans[i], margins[i], &chain.costs[i], now)
+        };
+        (0..keys.len()).all(is_open)
     }
 
     fn rules(&self, i: usize) -> &[Rule] {
@@ -112,15 +124,23 @@ impl Together {
         let received = clock::now_us();
         let each = reply.parts.into_iter().enumerate();
         if let Some(Booked::At(at)) = reply.slots.first() {
-            let permits = each.map(|(i, part)| {
+            let slots = each.map(|(i, part)| {
                 let (plan, margin) = (&chain.plans[i], margins[i]);
-                let mut state = keys[i].state.lock();
                 let booking = Booking { plan, margin, now: reply.now, at: *at, due: received };
-                let slot = state.book_now(booking, chain.costs[i].clone(), part);
-                drop(state);
-                fleets[i].permit(&keys[i].key, slot, &chain.costs[i], self.begun)
+                keys[i].state.lock().book_now(booking, chain.costs[i].clone(), part)
             });
-            return Some(Ok(Taken(permits.collect())));
+            let slots = slots.collect::<SmallVec<[Slot; 4]>>().into_iter().enumerate();
+            if !self.are_open() {
+                // Paused or drained since: the slots lapse.
+                for (i, slot) in slots {
+                    keys[i].state.lock().free_slot(&slot);
+                    fleets[i].give_back(&keys[i], vec![slot]);
+                }
+                return None;
+            }
+            let permit =
+                |(i, slot): (usize, Slot)| fleets[i].permit(&keys[i].key, slot, &chain.costs[i], self.begun);
+            return Some(Ok(Taken(slots.map(permit).collect())));
         }
         let (at, kind) = match (reply.slots.first().copied(), reply.ended) {
             (Some(Booked::TooLate(at)), _) | (None, Ended::Ahead(at)) => (at, RefusedKind::RateLimited),

@@ -9,10 +9,11 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::known::Known;
-use super::line::{Answer, Caller, Line, Slot, Told};
+use super::line::{self, Answer, Caller, Line, Slot, Told};
 use super::seated::seat_labels;
 use super::seats::Seats;
 use crate::decision::Label;
+use crate::limit::Margin;
 use crate::limiter::Plan;
 use crate::store::redis::names::Names;
 use crate::store::redis::wire::{ReplyPart, What};
@@ -37,6 +38,8 @@ pub(super) struct State {
     /// Until when nothing goes, and which life of the pause that is.
     pub(super) paused_until: u64,
     pub(super) generation: u64,
+    /// When a call was last answered with a soft 429, here or elsewhere.
+    throttled: Option<u64>,
     pub(super) known: Option<Known>,
     /// What others have not been told of the pause, for Redis was away.
     pub(super) unsaid: Option<What>,
@@ -109,9 +112,40 @@ impl State {
         self.lines.iter().for_each(|line| line.turn.notify_one());
     }
 
-    /// A call was answered with a soft 429, here or elsewhere.
+    /// A call was answered with a soft 429, here or elsewhere: what is booked lapses until buckets that were
+    /// drained give a unit.
     pub(super) fn throttled(&mut self, now: u64) {
-        self.lines.iter_mut().for_each(|line| line.throttled(now));
+        self.throttled = self.throttled.max(Some(now));
+        let mut left = std::mem::take(&mut self.left);
+        left.retain(|slot| !self.lapses(slot));
+        self.left = left;
+        for i in 0..self.lines.len() {
+            let line = &self.lines[i];
+            if let Some(until) = self.drained_until(&line.plan, line.margin, line.limits) {
+                self.lines[i].throttled(until);
+            }
+        }
+    }
+
+    /// Until when no call goes under these limits, after a soft 429.
+    pub(super) fn drained_until(&self, plan: &Plan, margin: Margin, limits: u32) -> Option<u64> {
+        let throttled = self.throttled?;
+        Some(throttled.saturating_add(line::empty_us(plan, margin, limits)?))
+    }
+
+    /// Whether a slot comes too soon after a soft 429.
+    pub(super) fn lapses(&self, slot: &Slot) -> bool {
+        let drained_until = self.drained_until(&slot.plan, slot.margin, super::touched(&slot.costs));
+        drained_until.is_some_and(|until| slot.due < until)
+    }
+
+    /// Whether Redis alone can say whether a call may go now: all that is known here, it knows too.
+    pub(super) fn is_open(&self, plan: &Plan, margin: Margin, costs: &[u64], now: u64) -> bool {
+        let drained_until = self.drained_until(plan, margin, super::touched(costs));
+        !self.to_drain
+            && self.unsaid.is_none()
+            && self.paused(now).is_none()
+            && drained_until.is_none_or(|until| until <= now)
     }
 
     /// What the pause kept others from may be possible now.

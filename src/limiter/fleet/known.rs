@@ -126,6 +126,10 @@ impl State {
         if let Some(until) = self.paused(now).filter(|until| *until > deadline) {
             return Some((until, RefusedKind::Paused));
         }
+        let drained_until = self.drained_until(plan, margin, super::touched(costs));
+        if let Some(until) = drained_until.filter(|until| *until > deadline.max(now)) {
+            return Some((until, RefusedKind::RateLimited));
+        }
         // A leaky bucket's own time counts from when Redis is asked.
         let deadline = deadline.max(now.saturating_add(super::hold_us(plan, margin, costs)));
         let stands = self.stands(plan, margin, costs, now).filter(|at| *at > deadline)?;
@@ -172,7 +176,7 @@ impl State {
         let line =
             self.line(id).filter(|line| line.callers.get(&seq).is_some_and(|caller| !caller.booked))?;
         let (plan, margin, seatless) = (line.plan.clone(), line.margin, line.seatless);
-        let (quiet, caller) = (line.quiet_until, line.remove(seq)?);
+        let (quiet, caller) = (line.quiet_until(), line.remove(seq)?);
         let (at, kind) = match (self.paused(now), self.stands(&plan, margin, &caller.costs, now)) {
             _ if seatless => (NEVER, RefusedKind::NoSeat),
             (Some(until), _) => (until, RefusedKind::Paused),

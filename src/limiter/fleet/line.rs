@@ -90,8 +90,10 @@ pub(super) struct Line {
     unclaimed: Vec<(u64, u64, Slot)>,
     /// Nothing is asked before: the next caller's instant lies far ahead, or the key is paused.
     pub(super) quiet_until: u64,
-    /// Slots before lapse when they are due: a bucket was drained, and has nothing until then.
-    pub(super) drained_until: u64,
+    /// Slots before lapse, and nothing is asked: a bucket was drained, and has nothing until then.
+    drained_until: u64,
+    /// That this is news to its task.
+    throttled: bool,
     /// The first unbooked caller waits for a seat, and until then looks for none unless it is told of some.
     pub(super) seatless: bool,
     pub(super) look_at: u64,
@@ -108,7 +110,7 @@ pub(super) struct Asked {
 }
 
 impl Line {
-    pub(super) fn new(id: u64, plan: &Arc<Plan>, margin: Margin, limits: u32) -> Self {
+    pub(super) fn new(id: u64, plan: &Arc<Plan>, margin: Margin, limits: u32, drained_until: u64) -> Self {
         Self {
             id,
             plan: plan.clone(),
@@ -118,7 +120,8 @@ impl Line {
             slots: VecDeque::new(),
             unclaimed: Vec::new(),
             quiet_until: 0,
-            drained_until: 0,
+            drained_until,
+            throttled: false,
             seatless: false,
             look_at: 0,
             driven: false,
@@ -138,20 +141,31 @@ impl Line {
     /// Whether those who wait do so in a leaky bucket's queue, which is part of its state: they are booked as soon
     /// as they come, however far ahead, or refused.
     fn is_leaky(&self) -> bool {
-        let rules = self.plan.rules.of(self.margin).iter().enumerate();
-        rules.filter(|(i, _)| self.limits >> i & 1 == 1).any(|(_, rule)| rule.hold_us().is_some())
+        touched(&self.plan, self.margin, self.limits).any(|rule| rule.hold_us().is_some())
     }
 
-    /// A soft 429 came at `now`. Redis drains no state that is booked ahead, so the slots themselves lapse until a
-    /// bucket that was drained then gives a unit. A leaky bucket's stay: they are its queue.
-    pub(super) fn throttled(&mut self, now: u64) {
-        if self.is_leaky() || self.plan.policy.is_observe_only() {
-            return;
+    /// A soft 429 came.
+    pub(super) fn throttled(&mut self, drained_until: u64) {
+        (self.drained_until, self.throttled) = (drained_until, true);
+        self.turn.notify_one();
+    }
+
+    /// The slots that a soft 429 leaves nothing of, and whether there is any news of one.
+    pub(super) fn lapse(&mut self) -> (Vec<Slot>, bool) {
+        let lapsed = self.slots.partition_point(|slot| slot.due < self.drained_until);
+        let lapsed = self.slots.drain(..lapsed).collect::<Vec<_>>();
+        for slot in &lapsed {
+            if let Some(owner) = self.callers.get_mut(&slot.owner) {
+                owner.booked = false;
+            }
         }
-        let rules = self.plan.rules.of(self.margin).iter().enumerate();
-        let buckets = rules.filter(|(i, rule)| self.limits >> i & 1 == 1 && matches!(rule, Rule::Gcra(_)));
-        let empty_us = buckets.map(|(_, rule)| rule.earliest(&rule.full(0), 0, 1)).max().unwrap_or(0);
-        self.drained_until = self.drained_until.max(now.saturating_add(empty_us));
+        let news = std::mem::take(&mut self.throttled) || !lapsed.is_empty();
+        (lapsed, news)
+    }
+
+    /// Before when nothing is asked.
+    pub(super) fn quiet_until(&self) -> u64 {
+        self.quiet_until.max(self.drained_until)
     }
 
     /// What a caller is told whose slot has come.
@@ -195,7 +209,7 @@ impl Line {
     /// Whom to ask for next, if anybody: not while what is booked reaches further than a trip takes.
     pub(super) fn to_ask(&self, now: u64, lead_us: u64) -> Vec<Asked> {
         let reaches = !self.is_leaky() && self.slots.back().is_some_and(|slot| slot.due > now + lead_us);
-        if reaches || now < self.quiet_until || (self.seatless && now < self.look_at) {
+        if reaches || now < self.quiet_until() || (self.seatless && now < self.look_at) {
             return Vec::new();
         }
         let asked = self.unbooked().take(BATCH);
@@ -217,7 +231,7 @@ impl Line {
             return due;
         }
         let last = self.slots.back().filter(|_| !self.is_leaky());
-        let ask = last.map_or(0, |slot| slot.due.saturating_sub(lead_us)).max(self.quiet_until);
+        let ask = last.map_or(0, |slot| slot.due.saturating_sub(lead_us)).max(self.quiet_until());
         due.min(if self.seatless { ask.max(self.look_at) } else { ask })
     }
 
@@ -254,6 +268,22 @@ impl Line {
         self.callers.values_mut().for_each(|caller| caller.booked = false);
         self.slots.drain(..).rev().collect()
     }
+}
+
+/// How long after a soft 429 no call goes under these limits: Redis drains no state that is booked ahead, so each
+/// process waits until every bucket, drained then, gives a unit. Not in a leaky bucket's queue, which is charged.
+pub(super) fn empty_us(plan: &Plan, margin: Margin, limits: u32) -> Option<u64> {
+    let rules = || touched(plan, margin, limits);
+    if plan.policy.is_observe_only() || rules().any(|rule| rule.hold_us().is_some()) {
+        return None;
+    }
+    let buckets = rules().filter(|rule| matches!(rule, Rule::Gcra(_)));
+    buckets.map(|rule| rule.earliest(&rule.full(0), 0, 1)).max()
+}
+
+fn touched(plan: &Plan, margin: Margin, limits: u32) -> impl Iterator<Item = &Rule> {
+    let rules = plan.rules.of(margin).iter().enumerate();
+    rules.filter(move |(i, _)| limits >> i & 1 == 1).map(|(_, rule)| rule)
 }
 
 /// Whether a slot of these costs is enough for a call of those.

@@ -283,7 +283,8 @@ impl Fleet {
         let mine =
             |line: &Line| line.limits == limits && line.margin == margin && Arc::ptr_eq(&line.plan, plan);
         let i = state.lines.iter().position(mine).unwrap_or_else(|| {
-            state.lines.push(Line::new(self.number(), plan, margin, limits));
+            let drained_until = state.drained_until(plan, margin, limits).unwrap_or(0);
+            state.lines.push(Line::new(self.number(), plan, margin, limits, drained_until));
             state.lines.len() - 1
         });
         let line = &mut state.lines[i];

@@ -49,12 +49,11 @@ impl State {
         if self.paused(now).is_some() {
             return;
         }
-        let lapses =
-            |slot: &Slot| self.lines.iter().any(|line| is_of(slot, line) && slot.due < line.drained_until);
-        let slots = slots.into_iter().filter(|slot| !slot.has_seats() && !lapses(slot)).collect::<Vec<_>>();
-        for mut slot in slots {
-            slot.was_offered = true;
-            self.left.push(slot);
+        for mut slot in slots.into_iter().filter(|slot| !slot.has_seats()) {
+            if !self.lapses(&slot) {
+                slot.was_offered = true;
+                self.left.push(slot);
+            }
         }
         for i in 0..self.lines.len() {
             if !self.lines[i].callers.is_empty() {
@@ -83,18 +82,14 @@ impl State {
             // Inside a pause, or when others may have their seats, they lapse and are booked again.
             let unwanted = line.take_slots();
             unwanted.iter().for_each(|slot| self.free_slot(slot));
+            if !unwanted.is_empty() {
+                self.refuse_hopeless(id, now, answers);
+            }
             return unwanted;
         }
-        let mut unwanted = Vec::new();
+        let (mut unwanted, throttled) = line.lapse();
         while line.slots.front().is_some_and(|slot| slot.due <= now) {
             let slot = line.slots.pop_front().expect("there is a first");
-            if slot.due < line.drained_until {
-                if let Some(owner) = line.callers.get_mut(&slot.owner) {
-                    owner.booked = false;
-                }
-                unwanted.push(slot);
-                continue;
-            }
             let Some(seq) = line.fitting(&slot.costs) else {
                 unwanted.push(slot);
                 continue;
@@ -117,6 +112,9 @@ impl State {
         }
         unwanted.reverse();
         unwanted.iter().for_each(|slot| self.free_slot(slot));
+        if throttled {
+            self.refuse_hopeless(id, now, answers);
+        }
         unwanted
     }
 

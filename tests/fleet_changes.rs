@@ -4,10 +4,11 @@
 #[path = "kit/redis_process.rs"]
 mod redis_process;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use forbear::store::{OnOutage, Redis};
-use forbear::{Ask, Limit, Limiter, Policy, Rate, RefusedKind};
+use forbear::{Ask, Limit, Limiter, Policy, Rate, RefusedKind, Signals};
+use http::{HeaderMap, StatusCode};
 use redis_process::{RedisProcess, free_port};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -123,4 +124,57 @@ async fn a_pause_of_which_redis_could_not_be_told_is_kept_here_and_told_later() 
         }
     };
     timeout(Duration::from_secs(20), refused).await.expect("the others hear of it");
+}
+
+#[tokio::test]
+async fn a_pause_is_told_later_even_if_the_drain_before_it_fails() {
+    let mut server = RedisProcess::start();
+    let policy = || Policy::new("p").limit("1000/s burst 100");
+    let other = limiter(&server.url(), policy());
+    other.pause("k", Duration::from_secs(1));
+    assert!(other.peek("k").await.paused().is_some());
+    let pause = server.cli(&["KEYS", "*:p"]);
+    drop(other);
+    server.kill();
+
+    let store = Redis::new(server.url()).unwrap().on_outage(OnOutage::local_share(1));
+    let limiter = Limiter::new(policy(), store).unwrap();
+    assert!(limiter.acquire("k").await.is_ok(), "by its own part");
+    limiter.pause("k", Duration::from_secs(60));
+    sleep(ms(300)).await;
+    server.restart();
+    // No pause can be read here, so that every change fails.
+    server.cli(&["LPUSH", &pause, "no pause"]);
+    // Whoever asks for long enough tells.
+    let ask = async || {
+        let patient = limiter.clone();
+        let waits = tokio::spawn(async move { patient.acquire("k").await.map(drop) });
+        sleep(ms(300)).await;
+        waits.abort();
+    };
+    let told = async {
+        while !server.cli(&["INFO", "errorstats"]).contains("WRONGTYPE") {
+            ask().await;
+        }
+        server.cli(&["DEL", &pause]);
+        let other = self::limiter(&server.url(), policy());
+        while other.peek("k").await.paused().is_none() {
+            ask().await;
+        }
+    };
+    timeout(Duration::from_secs(20), told).await.expect("the others hear of it");
+}
+
+#[tokio::test]
+async fn a_soft_429_while_redis_is_away_empties_the_local_part() {
+    let store = Redis::new(format!("redis://127.0.0.1:{}", free_port())).unwrap();
+    let store = store.on_outage(OnOutage::local_share(1));
+    let limiter = Limiter::new(Policy::new("p").limit("1/s burst 5"), store).unwrap();
+    drop(limiter.acquire("k").await.unwrap());
+    sleep(ms(3_500)).await;
+    drop(limiter.try_acquire("k").await.expect("of three that were saved up"));
+    let refused = Signals::read(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new(), SystemTime::UNIX_EPOCH);
+    limiter.observe("k", &refused);
+    assert_eq!(limiter.peek("k").await.paused(), None, "a lone one");
+    assert_eq!(limiter.try_acquire("k").await.unwrap_err().kind(), RefusedKind::RateLimited);
 }

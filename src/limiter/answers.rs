@@ -4,7 +4,8 @@
 //! A 429 is hard if the service asks for more than a second, or if the answer before it was one too and the
 //! call was sent after that was known. A hard one pauses the key, a soft one only empties its budgets. In a fleet
 //! the answer before is the last that any worker is known to have had: of one worker's own answers, a few of all,
-//! two in a row say little. News of the others takes its time, so there a row must have lasted, too.
+//! two in a row say little. News takes its time and calls overlap, so there the call must instead have been sent a
+//! tenth of a second after the first of the row was known.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,7 +50,7 @@ struct Throttled {
 pub(crate) enum Verdict {
     /// Nothing.
     Nothing,
-    /// A call that was sent at this instant did well: a pause that it probed is over.
+    /// A call that was sent at this instant did well: a pause that it probed is over, and so is any row.
     Well { sent: u64 },
     /// A soft 429: nothing stays saved up.
     Drain,
@@ -80,7 +81,7 @@ impl Answers {
                 }
                 Verdict::Nothing
             }
-            Class::None => self.well(key, sent.unwrap_or(received)),
+            Class::None => self.well(key, sent.unwrap_or(received), row_us),
         }
     }
 
@@ -90,26 +91,23 @@ impl Answers {
         self.with(key, now, |throttled| throttled.again(now));
     }
 
-    /// A call of another worker, sent at this instant, did well.
+    /// A call of another worker did well, sent at this instant or sooner by what the news took.
     #[cfg(feature = "redis")]
     pub(crate) fn well_elsewhere(&self, key: &str, sent: u64) {
-        self.well(key, sent);
+        self.well(key, sent.saturating_sub(ROW_US), ROW_US);
     }
 
-    fn well(&self, key: &str, sent: u64) -> Verdict {
+    fn well(&self, key: &str, sent: u64, row_us: u64) -> Verdict {
         let mut keys = self.keys.lock();
-        match keys.get_mut(key) {
-            Some(throttled) if sent > throttled.known => {
-                keys.remove(key);
-                self.len.store(keys.len(), Ordering::Relaxed);
-                Verdict::Well { sent }
-            }
-            Some(throttled) => {
-                throttled.last = false;
-                Verdict::Nothing
-            }
-            None => Verdict::Nothing,
+        let Some(throttled) = keys.get_mut(key) else { return Verdict::Nothing };
+        let ended = std::mem::take(&mut throttled.last);
+        if sent > throttled.known {
+            keys.remove(key);
+            self.len.store(keys.len(), Ordering::Relaxed);
+            return Verdict::Well { sent };
         }
+        // Others of a fleet count on with the row until they hear of its end.
+        if ended && row_us > 0 { Verdict::Well { sent } } else { Verdict::Nothing }
     }
 
     fn throttled(
@@ -124,8 +122,10 @@ impl Answers {
         self.with(key, received, |throttled| {
             // Without a stamp the call counts as sent after what was known.
             let again = throttled.last
-                && sent.is_none_or(|sent| sent > throttled.known)
-                && sent.unwrap_or(received) >= throttled.since + row_us;
+                && match row_us {
+                    0 => sent.is_none_or(|sent| sent > throttled.known),
+                    _ => sent.unwrap_or(received) >= throttled.since + row_us,
+                };
             let of_this_episode = throttled.began > 0 && sent.is_some_and(|sent| sent <= throttled.began);
             let hard = again || wait.is_some_and(|wait| wait > SOFT_WAIT);
             throttled.again(received);
@@ -166,236 +166,4 @@ impl Throttled {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use http::{HeaderMap, HeaderValue, StatusCode};
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::clock::at_us;
-
-    /// Answers of one key, with stamps in milliseconds from the first.
-    struct Story {
-        answers: Answers,
-        start: Instant,
-        row_us: u64,
-    }
-
-    impl Story {
-        fn new() -> Self {
-            Self { answers: Answers::default(), start: Instant::now(), row_us: 0 }
-        }
-
-        #[cfg(feature = "redis")]
-        fn of_a_fleet() -> Self {
-            Self { row_us: ROW_US, ..Self::new() }
-        }
-
-        fn us(&self, at: u64) -> u64 {
-            at_us(self.start + Duration::from_millis(at))
-        }
-
-        fn answer(
-            &self,
-            status: u16,
-            retry_after: Option<&'static str>,
-            sent: u64,
-            received: u64,
-        ) -> Verdict {
-            let mut headers = HeaderMap::new();
-            if let Some(wait) = retry_after {
-                headers.insert("retry-after", HeaderValue::from_static(wait));
-            }
-            let status = StatusCode::from_u16(status).expect("a status");
-            let mut signals = Signals::read(status, &headers, SystemTime::UNIX_EPOCH);
-            signals.sent = Some(self.start + Duration::from_millis(sent));
-            signals.received = Some(self.start + Duration::from_millis(received));
-            self.answers.judge("k", &signals, self.row_us, self.us(received))
-        }
-
-        fn pause(&self, until: u64) -> Verdict {
-            Verdict::Pause { until: self.us(until) }
-        }
-    }
-
-    #[test]
-    fn a_lone_429_is_soft() {
-        let story = Story::new();
-        assert_eq!(story.answer(429, None, 0, 10), Verdict::Drain);
-        assert_eq!(story.answer(429, Some("1"), 5, 11), Verdict::Drain, "sent before the first was known");
-        assert_eq!(story.answer(429, Some("1"), 10, 12), Verdict::Drain, "sent at that instant");
-    }
-
-    #[test]
-    fn one_that_asks_for_more_than_a_second_is_hard() {
-        let story = Story::new();
-        assert_eq!(story.answer(429, Some("2"), 0, 10), story.pause(2_010));
-    }
-
-    #[test]
-    fn one_sent_after_the_last_was_known_is_hard() {
-        let story = Story::new();
-        assert_eq!(story.answer(429, None, 0, 10), Verdict::Drain);
-        assert_eq!(story.answer(429, Some("1"), 11, 20), story.pause(1_020));
-        assert_eq!(story.answer(429, None, 21, 30), story.pause(30 + 1_000), "the second episode");
-    }
-
-    #[test]
-    fn sends_that_began_before_a_pause_belong_to_its_episode() {
-        let story = Story::new();
-        story.answer(429, None, 0, 10);
-        assert_eq!(story.answer(429, None, 11, 20), story.pause(520));
-        for received in 21..30 {
-            let verdict = story.answer(429, None, 12, received);
-            assert_eq!(verdict, Verdict::Drain, "sent before the newest was known, so soft");
-        }
-        assert_eq!(story.answer(429, Some("3"), 15, 31), story.pause(3_031));
-        assert_eq!(story.answer(429, None, 600, 610), story.pause(1_610), "doubled once, not ten times");
-    }
-
-    #[test]
-    fn doubling_stops_at_half_a_minute() {
-        let story = Story::new();
-        story.answer(429, None, 0, 10);
-        let mut at = 10;
-        for wait in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000] {
-            at += wait + 100;
-            assert_eq!(story.answer(429, None, at - 1, at), story.pause(at + wait));
-        }
-    }
-
-    #[test]
-    fn a_success_sent_later_forgets_all() {
-        let story = Story::new();
-        story.answer(429, None, 0, 10);
-        assert_eq!(story.answer(429, None, 11, 20), story.pause(520));
-        let sent = story.us(21);
-        assert_eq!(story.answer(200, None, 21, 30), Verdict::Well { sent });
-        assert_eq!(story.answer(200, None, 31, 40), Verdict::Nothing);
-        assert_eq!(story.answer(429, None, 41, 50), Verdict::Drain);
-        assert_eq!(story.answer(429, None, 51, 60), story.pause(560));
-    }
-
-    #[test]
-    fn a_success_sent_before_ends_the_row_and_forgets_nothing() {
-        let story = Story::new();
-        story.answer(429, None, 0, 10);
-        assert_eq!(story.answer(429, None, 11, 20), story.pause(520));
-        assert_eq!(story.answer(200, None, 5, 21), Verdict::Nothing);
-        assert_eq!(story.answer(429, None, 600, 610), Verdict::Drain, "the answer before it was no 429");
-        assert_eq!(story.answer(429, None, 611, 620), story.pause(1_620), "still the second episode");
-    }
-
-    #[test]
-    fn a_fault_ends_the_row_too() {
-        let story = Story::new();
-        story.answer(429, None, 0, 10);
-        assert_eq!(story.answer(500, None, 11, 20), Verdict::Nothing);
-        assert_eq!(story.answer(429, None, 21, 30), Verdict::Drain);
-    }
-
-    #[cfg(feature = "redis")]
-    #[test]
-    fn in_a_fleet_a_row_must_have_lasted() {
-        let story = Story::of_a_fleet();
-        assert_eq!(story.answer(429, Some("1"), 0, 10), Verdict::Drain);
-        assert_eq!(
-            story.answer(429, Some("1"), 50, 60),
-            Verdict::Drain,
-            "news of a success may be on its way"
-        );
-        assert_eq!(story.answer(429, Some("1"), 109, 115), Verdict::Drain, "not quite a tenth of a second");
-        assert_eq!(story.answer(429, Some("1"), 116, 120), story.pause(1_120));
-        assert_eq!(story.answer(429, Some("1"), 1_121, 1_125), story.pause(2_125), "the row goes on");
-        assert_eq!(story.answer(429, Some("2"), 0, 2_000), story.pause(4_000), "a long wait is hard at once");
-    }
-
-    #[cfg(feature = "redis")]
-    #[test]
-    fn in_a_fleet_a_429_of_another_worker_begins_the_row() {
-        let story = Story::of_a_fleet();
-        story.answers.throttled_elsewhere("k", story.us(10));
-        assert_eq!(story.answer(429, None, 5, 12), Verdict::Drain, "sent before that was known");
-        assert_eq!(story.answer(429, None, 110, 120), story.pause(620));
-    }
-
-    #[cfg(feature = "redis")]
-    #[test]
-    fn in_a_fleet_a_success_of_another_worker_ends_the_row() {
-        let story = Story::of_a_fleet();
-        assert_eq!(story.answer(429, None, 0, 10), Verdict::Drain);
-        story.answers.well_elsewhere("k", story.us(60));
-        assert_eq!(story.answer(429, None, 120, 130), Verdict::Drain);
-        assert_eq!(
-            story.answer(429, None, 230, 240),
-            story.pause(740),
-            "all refused for a tenth of a second"
-        );
-        story.answers.well_elsewhere("k", story.us(235));
-        assert_eq!(story.answer(429, None, 800, 810), Verdict::Drain);
-        assert_eq!(
-            story.answer(429, None, 911, 920),
-            story.pause(1_920),
-            "it was sent before: the second episode"
-        );
-        story.answers.well_elsewhere("other", story.us(2_000));
-        story.answers.well_elsewhere("k", story.us(2_000));
-        assert!(story.answers.keys.lock().is_empty());
-    }
-
-    /// Eight workers, of whom a random one sends every five milliseconds and is answered with this; how many 429s
-    /// there were before the first hard one, if there was one.
-    #[cfg(feature = "redis")]
-    fn of_eight(seed: u64, status: impl Fn(u64) -> u16) -> Option<u64> {
-        let workers = [(); 8].map(|()| Story::of_a_fleet());
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let mut soft = 0;
-        for call in 0..2_000 {
-            let (own, sent) = (rng.usize(0..8), 5 * call);
-            let others = workers.iter().enumerate().filter(|(i, _)| *i != own).map(|(_, other)| other);
-            match workers[own].answer(status(call), Some("1"), sent, sent + 2) {
-                Verdict::Pause { .. } => return Some(soft),
-                Verdict::Drain => {
-                    others.for_each(|other| other.answers.throttled_elsewhere("k", other.us(sent + 3)));
-                    soft += 1;
-                }
-                Verdict::Well { .. } => {
-                    others.for_each(|other| other.answers.well_elsewhere("k", other.us(sent)))
-                }
-                Verdict::Nothing => {}
-            }
-        }
-        None
-    }
-
-    #[cfg(feature = "redis")]
-    #[test]
-    fn a_service_that_refuses_a_part_never_holds_a_fleet_and_one_that_refuses_all_does() {
-        for seed in 0..20 {
-            assert_eq!(of_eight(seed, |call| if call % 2 == 0 { 200 } else { 429 }), None);
-            assert_eq!(of_eight(seed, |call| if call % 10 == 0 { 200 } else { 429 }), None);
-            assert_eq!(of_eight(seed, |_| 429), Some(21), "those of the first tenth of a second");
-        }
-    }
-
-    #[test]
-    fn however_long_it_asks_nothing_overflows() {
-        let story = Story::new();
-        for wait in ["18446744073709551615", "99999999999999999999999999"] {
-            let Verdict::Pause { until } = story.answer(429, Some(wait), 0, 10) else { panic!("{wait}") };
-            assert!(until > story.us(0) + 365 * 86_400_000_000);
-        }
-    }
-
-    #[test]
-    fn keys_are_forgotten_in_time() {
-        let story = Story::new();
-        for i in 0..10_000 {
-            let signals =
-                Signals::read(StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new(), SystemTime::UNIX_EPOCH);
-            story.answers.judge(&i.to_string(), &signals, 0, crate::clock::now_us() + i * 60_000_000);
-        }
-        assert!(story.answers.keys.lock().len() < 1_000);
-    }
-}
+mod tests;

@@ -337,11 +337,12 @@ impl Limiter {
     ///
     /// A throttling answer that asks for more than a second, or that follows another one, pauses the key for
     /// everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to 30 s until a call does
-    /// well. Any other throttling answer leaves the key open, and nothing saved up.
+    /// well. Any other throttling answer leaves the key open, and nothing saved up; but one that forbids another try
+    /// and names no wait, as of an account that is used up, changes nothing.
     ///
     /// It follows another one if that was the last answer and known when the call was sent. Where several processes
-    /// share the budgets in Redis, the answers of all of them count as far as they are heard of, and the first of the
-    /// row must have been known for 0.1 s.
+    /// share the budgets in Redis, the answers of all of them count as far as they are heard of, and it is the first
+    /// of the row that must have been known then, for 0.1 s.
     pub fn observe(&self, key: &str, signals: &Signals) {
         let answers = &self.core.shared.answers;
         if !answers.concerns(signals) {

@@ -152,6 +152,14 @@ impl Share {
         }
     }
 
+    /// Nothing of this process's part stays saved up.
+    pub(super) fn drain(&self, key: &str) {
+        let part = self.part.lock().clone();
+        if let Some(part) = part {
+            part.limiter.change(key, |store, part| store.drain(part));
+        }
+    }
+
     /// The policy has changed, or is closed: who waits here asks again.
     pub(super) fn renew(&self) {
         let part = self.part.lock().take();

@@ -38,15 +38,15 @@ impl Fleet {
 
     /// Says what could not be said while Redis was away.
     async fn catch_up(&self, key: &Arc<Key>, plan: &Arc<Plan>, margin: Margin) -> Result<(), Away> {
-        let (to_drain, unsaid, paused) = {
-            let mut state = key.state.lock();
-            let paused = state.paused(clock::now_us());
-            (std::mem::take(&mut state.to_drain), state.unsaid.take(), paused)
-        };
+        let to_drain = std::mem::take(&mut key.state.lock().to_drain);
         if to_drain {
             let drained = self.change_now(key, plan, margin, What::Drain).await;
             drained.inspect_err(|_| key.state.lock().to_drain = true)?;
         }
+        let (unsaid, paused) = {
+            let mut state = key.state.lock();
+            (state.unsaid.take(), state.paused(clock::now_us()))
+        };
         let what = match (unsaid, paused) {
             (Some(What::Pause { probe_every_us, .. }), Some(until)) => {
                 What::Pause { for_us: until.saturating_sub(clock::now_us()), probe_every_us }
@@ -55,7 +55,7 @@ impl Fleet {
             _ => return Ok(()),
         };
         let said = self.change_now(key, plan, margin, what).await;
-        said.inspect_err(|_| key.state.lock().unsaid = Some(what))
+        said.inspect_err(|_| _ = key.state.lock().unsaid.get_or_insert(what))
     }
 
     /// One trip, with seats reported in order.
@@ -244,7 +244,10 @@ impl Fleet {
                 key.state.lock().resume();
                 self.share.pause(&key.key, 0);
             }
-            What::Throttled => key.state.lock().throttled(clock::now_us()),
+            What::Throttled => {
+                key.state.lock().throttled(clock::now_us());
+                self.share.drain(&key.key);
+            }
             What::Drain | What::Answered { .. } => {}
         }
         let (fleet, plan) = (self.clone(), plan.clone());

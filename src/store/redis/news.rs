@@ -1,7 +1,8 @@
-//! What others say: pauses, and seats that were handed over.
+//! What others say: pauses, seats that were handed over, and how calls of theirs were answered.
 //!
-//! One more connection, which only listens. Nothing depends on it: every decision returns the pause, and the
-//! heartbeat asks for seats. So its loss is no outage, and it comes back by itself.
+//! One more connection, which only listens. Its loss is no outage, and it comes back by itself: every decision
+//! returns the pause, and the heartbeat asks for seats. Only what others were answered is heard nowhere else: without
+//! it a worker judges a row of 429s by its own answers, and its slots do not lapse with a soft 429 of another.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A fleet that shares one quota: eight worker processes, a Redis and a server that really limits its callers,
+//! A fleet that shares one budget: eight worker processes, a Redis and a server that really limits its callers,
 //! with everything that goes wrong on a usual day.
 //!
 //! All jobs on two of the workers, then on all alike; then a worker is killed half way, then Redis itself, and

@@ -139,7 +139,7 @@ impl Limit {
         Self::of(Kind::Plain(rate))
     }
 
-    /// A token bucket: a long-run `rate`, and up to `burst` units at once after a pause.
+    /// A token bucket: a long-run `rate`, and up to `burst` units, 1 or more, at once after a pause.
     ///
     /// The most in any period is the burst and what the rate yields in the period: `"500/min burst 500"`
     /// lets up to 999 units through in one minute. A call may cost up to `burst`.
@@ -185,14 +185,14 @@ impl Limit {
         Self::of(Kind::SlidingLog(rate))
     }
 
-    /// At most `seats` calls at once. A seat is taken before a call is sent and given back when its permit
+    /// At most `seats` calls at once, 1 or more. A seat is taken before a call is sent and given back when its permit
     /// is dropped: on the client, at the end of the response's body.
     pub fn concurrency(seats: u32) -> Self {
         Self::of(Kind::Concurrency(seats))
     }
 
     /// Counts `unit` instead of requests (for a concurrency limit: instead of one seat for each call). Each
-    /// call must then state its cost in that unit. A word without white space or slash.
+    /// call must then state its cost in that unit. A word of at most 100 bytes without white space or slash.
     pub fn unit(mut self, unit: &str) -> Self {
         if unit.is_empty()
             || unit.len() > 100
@@ -209,7 +209,7 @@ impl Limit {
     }
 
     /// Names the limit, in errors, decisions and headers. By default from unit and period, never from the
-    /// numbers: `requests/min`, `tokens/min`, `at-once`.
+    /// numbers: `requests/min`, `tokens/min`, `at-once`. 1 to 100 bytes without control characters.
     pub fn named(mut self, name: &str) -> Self {
         if name.is_empty() || name.len() > 100 || name.contains(|c: char| c.is_control()) {
             self.keep(number(
@@ -228,7 +228,7 @@ impl Limit {
     /// can fit.
     ///
     /// A new connection across the internet takes 30 to 80 ms: for windows of less than about 5 s there, state
-    /// 100 ms.
+    /// 100 ms. At most an hour.
     pub fn jitter_margin(mut self, margin: Duration) -> Self {
         if margin > Duration::from_secs(3_600) {
             self.keep(number("the jitter margin", format!("{margin:?}"), "at most an hour"));

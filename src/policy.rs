@@ -84,7 +84,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy without limits. The name stands in errors and headers, and is part of where its state is
+    /// A policy without limits. The name, 1 to 200 bytes without control characters, stands in errors and headers, and is part of where its state is
     /// kept: two limiters with one store and one policy name share their budgets.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Policy {
         }
     }
 
-    /// Adds a limit. All limits of a policy hold together: a call goes when it fits under each.
+    /// Adds a limit, of at most 16. All limits of a policy hold together: a call goes when it fits under each.
     pub fn limit(mut self, limit: impl Into<Limit>) -> Self {
         self.limits.push(limit.into());
         self

@@ -108,11 +108,16 @@ async fn a_pause_of_which_redis_could_not_be_told_is_kept_here_and_told_later() 
     limiter.pause("k", Duration::from_secs(30));
     sleep(ms(300)).await;
     let _server = RedisProcess::on(port, &[]);
+    until_told(&limiter, &url).await;
+}
+
+/// Until a process that comes later finds the pause of `k`.
+async fn until_told(limiter: &Limiter, url: &str) {
     let refused = async {
         loop {
             let answer = limiter.acquire(Ask::new("k").max_wait(ms(300))).await;
             assert!(answer.is_err(), "it is paused here");
-            let other = Limiter::new(Policy::new("p").limit("1000/s burst 100"), Redis::new(&url).unwrap());
+            let other = Limiter::new(Policy::new("p").limit("1000/s burst 100"), Redis::new(url).unwrap());
             if other.unwrap().peek("k").await.paused().is_some() {
                 return;
             }
@@ -124,6 +129,17 @@ async fn a_pause_of_which_redis_could_not_be_told_is_kept_here_and_told_later() 
         }
     };
     timeout(Duration::from_secs(20), refused).await.expect("the others hear of it");
+}
+
+#[test]
+fn a_pause_outside_of_any_runtime_is_told_later() {
+    let port = free_port();
+    let url = format!("redis://127.0.0.1:{port}");
+    let _server = RedisProcess::on(port, &[]);
+    let limiter = limiter(&url, Policy::new("p").limit("1000/s burst 100"));
+    limiter.pause("k", Duration::from_secs(30));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(until_told(&limiter, &url));
 }
 
 #[tokio::test]

@@ -200,8 +200,7 @@ impl SlidingLog {
     /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of
     /// what an earlier drain left, and no less than that: a correction may have taken more than N.
     pub(crate) fn drained(&self, state: &State, at: u64) -> State {
-        let entered = self.entered(state, at);
-        let units = self.n.saturating_sub(entered).max(self.used(state, at) - entered);
+        let units = self.n.saturating_sub(self.entered(state, at)).max(self.spread(state, at));
         State { spread: Spread { units, at, window_us: self.window_us }, ..state.clone() }
     }
 
@@ -215,8 +214,12 @@ impl SlidingLog {
     }
 
     pub(crate) fn used(&self, state: &State, now: u64) -> u64 {
-        let spread = &state.spread;
-        self.entered(state, now) + spread.newer((spread.at + self.span_us()).saturating_sub(now))
+        self.entered(state, now) + self.spread(state, now)
+    }
+
+    /// Units of the spread that count at `now`.
+    fn spread(&self, state: &State, now: u64) -> u64 {
+        state.spread.newer((state.spread.at + self.span_us()).saturating_sub(now))
     }
 
     /// Units of the entries that count at `now`.

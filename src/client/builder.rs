@@ -110,7 +110,8 @@ impl Builder {
     }
 
     /// For requests to one host, `api.example.com` or `api.example.com:8443`, or to all hosts below one,
-    /// `*.example.com`: each service by itself. Without a port it is for all ports.
+    /// `*.example.com`: each service by itself. Without a port it is for all ports. Anything else is an error where the
+    /// client is built.
     pub fn host(mut self, pattern: &str, limits: impl Into<Limits>) -> Self {
         let limits = limits.into();
         match HostPattern::parse(pattern) {
@@ -142,7 +143,7 @@ impl Builder {
 
     /// A budget of its own for each value of this header, under each rule but the overall cap. The value
     /// only ever stands in a key as a hash. By default all credentials share a service's budget. Default
-    /// headers of the `reqwest::Client` are not seen.
+    /// headers of the `reqwest::Client` are not seen. What is no header's name is an error where the client is built.
     pub fn per_credential(mut self, header: &str) -> Self {
         match header.parse() {
             Ok(name) => self.throttle = self.throttle.per_credential(name),

@@ -113,8 +113,8 @@ impl Call {
         self.goes.store(true, Ordering::Relaxed);
     }
 
-    /// Notes a wait when it ends, also if that is because its caller has gone: in a limiter's queue, or for a cause
-    /// between two attempts.
+    /// A wait, noted when this is dropped, also with a call that is given up: between two attempts for a cause, in a
+    /// limiter's queue without one.
     pub(crate) fn waits(&self, since: Instant, cause: Option<Cause>) -> Waits<'_> {
         Waits { call: self, since, cause }
     }

@@ -1,7 +1,7 @@
 //! What: whether an outcome is worth another send, and for which calls that is safe.
 //!
-//! Says nothing about when or how often. An outcome is tried again only when it is on one of the lists
-//! below; everything else, a broken certificate above all, is final. Our own refusals never come back
+//! Says nothing about when or how often. An outcome is tried again only when it is on a list, of statuses that of
+//! `signals::decide`, of errors the one below; everything else, a broken certificate above all, is final. Our own refusals never come back
 //! through here as something to try again.
 
 use std::error::Error as StdError;

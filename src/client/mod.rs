@@ -8,7 +8,8 @@
 //! The files: `retry` does, on its `terms`, `classify` says what, `backoff` and `budget` when; `throttle`
 //! holds back, `route` says under which key, `body` until when; `receipt` is what came back, `gather` reads
 //! ahead where that is asked for; `call` is what all attempts of a call share, `marker` how the layers find
-//! it.
+//! it; `builder` puts them together, `request_ext` is what a request states, `attempts` and `settle` what it leaves,
+//! `error` what may end it on this side.
 
 mod attempts;
 mod backoff;

@@ -78,7 +78,8 @@ impl Options {
 /// ```
 pub trait RequestExt: Sized {
     /// What the call costs in `unit`. A policy that counts a unit other than requests and seats must be
-    /// told. Stated again, the later statement holds; it also holds over the client's own closures.
+    /// told. Stated again, the later statement holds; it also holds over the client's own closures. A unit that no
+    /// limit counts, or one whose cost nobody states, is a [`Refused`](crate::Refused).
     fn cost(self, unit: &str, n: u64) -> Self;
 
     /// Whose budget it is, instead of the service's. Does not touch an overall cap.

@@ -96,7 +96,8 @@ impl Retry {
         self
     }
 
-    /// How often one call is sent at most through transient faults (5xx, broken or missing connections).
+    /// How often one call is sent at most through transient faults: the statuses above that are no throttle, and
+    /// connections that broke or were not made.
     /// By default [`attempts`](Self::attempts), else 4.
     pub fn transient_attempts(mut self, attempts: u32) -> Self {
         self.transient_attempts = Some(attempts);

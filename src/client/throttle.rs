@@ -3,8 +3,9 @@
 //! Per attempt: acquire a permit, send, read what the response says about limits, tell the limiter, and let
 //! the permit ride on the response's body. Place it nearest the wire: what another middleware sends from
 //! further in is not seen, and a cache further in consumes budget for its hits. Never sends without a
-//! permit, and never runs a user's closure while it holds one.
+//! permit; of a user's closures only a rule's runs while there is one, where a redirect led elsewhere.
 
+mod landed;
 mod outgoing;
 
 use std::borrow::Cow;
@@ -23,7 +24,7 @@ use crate::client::marker::{self, Inside, Layer};
 use crate::client::receipt::{self, ReadBodies, Reading};
 use crate::client::route::{self, KeyOf, Route, Services};
 use crate::limiter::Limiter;
-use crate::signals::{Class, Profile, Signals, Source};
+use crate::signals::{Class, Profile, Signals};
 
 use outgoing::{Costs, Origin, Outgoing};
 
@@ -42,8 +43,8 @@ const REPEATED: &str = "a second throttle of one limiter around a call does noth
 /// service is charged there afterwards), and that `reqwest` itself sends a refused HTTP/2 stream again.
 ///
 /// In a chain: caches first, then [`Retry`](crate::Retry), then throttles, an overall cap last. A middleware of your
-/// own between a retry and a throttle polls at once what `Next::run` gives it, or asks for it only then: a call may
-/// have its permit from there on.
+/// own between a retry and a throttle must poll what `Next::run` gives it at once: from then on the call may hold
+/// its permit.
 ///
 /// ```no_run
 /// # use forbear::{Limiter, Policy, Retry, Throttle, store};
@@ -166,51 +167,6 @@ impl Throttle {
         self.costs.iter().map(|(unit, _)| &**unit)
     }
 
-    /// Charges a redirect where it led.
-    #[inline]
-    fn charge(&self, response: &Response, origin: &Origin<'_>) {
-        if origin.is_left_for(response.url()) && !origin.is_exempt {
-            for (rule, here, there) in self.elsewhere(response, origin) {
-                if let Some(there) = there.filter(|there| Some(&**there) != here) {
-                    rule.limiter.charge(&there);
-                }
-            }
-        }
-    }
-
-    /// Tells the limiters what the response says, each under the key of the service that gave it, or of the one
-    /// that led there where no rule is for it; not an overall cap, for one service does not speak for the others.
-    fn tell(&self, response: &Response, signals: &Signals, origin: &Origin<'_>) {
-        if origin.is_left_for(response.url()) {
-            for (rule, here, there) in self.elsewhere(response, origin) {
-                if let Some(key) = there.as_deref().or(here) {
-                    rule.limiter.observe(key, signals);
-                }
-            }
-            return;
-        }
-        for (rule, key) in origin.asked(&self.rules) {
-            if !matches!(rule.route, Route::One(_)) {
-                rule.limiter.observe(key, signals);
-            }
-        }
-    }
-
-    /// The rules that follow a redirect, each with its key before and after it.
-    fn elsewhere<'o>(
-        &'o self,
-        response: &Response,
-        origin: &'o Origin<'_>,
-    ) -> impl Iterator<Item = (&'o Rule, Option<&'o str>, Option<String>)> {
-        let hop = origin.hop(response.url());
-        let service = self.services.name(hop.url()).into_owned();
-        let services = self.rules.iter().zip(&origin.keys);
-        services.filter(|(rule, _)| !matches!(rule.route, Route::One(_))).map(move |(rule, here)| {
-            let there = self.key(rule, &hop, &Cow::Borrowed(&service), None).map(Cow::into_owned);
-            (rule, here.as_deref(), there)
-        })
-    }
-
     /// Notes how long the call's own keys are paused, for a retry to know; holds no head beyond the deadline.
     async fn note_pause(&self, origin: &Origin<'_>, call: &Call) {
         let noted = async {
@@ -254,19 +210,19 @@ impl Throttle {
         mut response: Response,
         call: &Call,
     ) -> Response {
-        self.charge(&response, &attempt.origin);
+        self.land(&mut attempt.origin, &response);
         let mut told = None;
         if self.reading.asks_for_body(&response) {
             // A body may be slow, and its reader gone before its end. A wait that only a service's documentation
             // asks for may be told otherwise there.
-            if signals.class() == Class::Throttle && signals.source() != Source::Vendor {
-                told = signals.wait().inspect(|_| self.tell(&response, &signals, &attempt.origin));
+            if signals.class() == Class::Throttle && !signals.is_floor() {
+                told = signals.wait().inspect(|_| self.tell(&signals, &attempt.origin));
             }
             (response, signals) = receipt::with_body(response, signals, call.deadline()).await;
         }
         // Told already, only a longer wait is news.
         if told.is_none() || signals.wait() > told {
-            self.tell(&response, &signals, &attempt.origin);
+            self.tell(&signals, &attempt.origin);
         }
         if signals.class() != Class::None && !attempt.holds.permits().is_empty() {
             self.note_pause(&attempt.origin, call).await;
@@ -321,8 +277,8 @@ impl Throttle {
                 let Ok(response) = &mut result else { return result };
                 let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {
-                    self.charge(response, &attempt.origin);
-                    self.tell(response, &signals, &attempt.origin);
+                    self.land(&mut attempt.origin, response);
+                    self.tell(&signals, &attempt.origin);
                     attempt.leave(signals, response);
                     if attempt.rides_on(response) {
                         result = result.map(|response| attempt.carry(response, &self.bodies));

@@ -100,14 +100,16 @@ impl Answers {
     fn well(&self, key: &str, sent: u64, row_us: u64) -> Verdict {
         let mut keys = self.keys.lock();
         let Some(throttled) = keys.get_mut(key) else { return Verdict::Nothing };
-        let ended = std::mem::take(&mut throttled.last);
-        if sent > throttled.known {
+        let (ended, paused) = (std::mem::take(&mut throttled.last), throttled.episodes > 0);
+        let is_later = sent > throttled.known;
+        if is_later {
             keys.remove(key);
             self.len.store(keys.len(), Ordering::Relaxed);
-            return Verdict::Well { sent };
         }
-        // Others of a fleet count on with the row until they hear of its end.
-        if ended && row_us > 0 { Verdict::Well { sent } } else { Verdict::Nothing }
+        // Others of a fleet count on with the row until they hear of its end; nothing else is news to them but the
+        // end of a pause that began here.
+        let is_news = if row_us > 0 { ended || (is_later && paused) } else { is_later };
+        if is_news { Verdict::Well { sent } } else { Verdict::Nothing }
     }
 
     fn throttled(

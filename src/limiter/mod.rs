@@ -24,6 +24,7 @@ mod place;
 mod plan;
 mod queue;
 mod refused;
+mod standing;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub use permit::Permit;
 pub(crate) use refused::causes;
 pub use refused::{Last, Refused, RefusedKind};
 
-use answers::{Answers, Verdict};
+use answers::Answers;
 use current::Current;
 #[cfg(feature = "redis")]
 use fleet::Fleet;
@@ -49,18 +50,11 @@ use queue::{NoPlace, Queue};
 
 use crate::algorithm::{Costs, NEVER, Rules};
 use crate::clock::{self, micros};
-use crate::decision::Decision;
 use crate::limit::Margin;
 use crate::policy::{ConfigError, Policy};
-use crate::signals::Signals;
 #[cfg(feature = "redis")]
 use crate::store::Local;
-#[cfg(feature = "redis")]
-use crate::store::redis::wire::What;
-use crate::store::{Answer, AnyStore, Home, Part, PartAnswer, PauseAsk, Space, Table, When};
-
-/// The longest that a service's pause is held before one call probes it, again and again.
-const MAX_PAUSE_US: u64 = 3_600_000_000;
+use crate::store::{Answer, AnyStore, Home, PartAnswer, Space, Table, When};
 
 /// What comes of an ask at once.
 enum Start {
@@ -141,7 +135,8 @@ impl Limiter {
     /// A limiter of `policy`, whose state lives in `store`.
     ///
     /// # Errors
-    /// The first fault of the policy, with policy and field named.
+    /// The first fault of the policy or of the store's settings, with what it is named, or a policy that the store
+    /// cannot keep.
     pub fn new(policy: impl Into<Policy>, store: impl Into<AnyStore>) -> Result<Self, ConfigError> {
         let policy = policy.into();
         Rules::new(&policy)?;
@@ -169,7 +164,8 @@ impl Limiter {
     /// Waits for a permit, at most for the ask's or the policy's `max_wait`, whichever is shorter.
     ///
     /// A call that cannot make it is refused at once, with the time at which it could have gone. Dropping
-    /// the future gives the place up, and leaves no debt.
+    /// the future gives the place up, and leaves no debt; in a fleet only a slot after which others have booked may
+    /// stay charged.
     ///
     /// # Errors
     /// [`Refused`] says which limit, why, and when it could go.
@@ -193,7 +189,8 @@ impl Limiter {
         Box::pin(place.wait()).await
     }
 
-    /// A permit now or not at all: never waits, never overtakes those who do, and charges at now only.
+    /// A permit now or not at all: never waits its turn, never overtakes those who do, and charges at now only.
+    /// Where the budgets live in Redis it takes one trip, within the store's time budget.
     ///
     /// # Errors
     /// [`Refused`] says which limit, and when it could go.
@@ -316,103 +313,9 @@ impl Limiter {
         }
     }
 
-    /// How a key stands. Changes nothing.
-    pub async fn peek(&self, key: &str) -> Peek {
-        #[cfg(feature = "redis")]
-        if let Some(fleet) = &self.core.shared.fleet {
-            let plan = self.core.current.load_full();
-            return Box::pin(fleet.peek(&plan, self.margin, key)).await;
-        }
-        let plan = self.core.current.load();
-        let part = plan.whole(self.margin, key);
-        let standing = self.core.shared.store.peek(part);
-        let paused_us = standing.paused_until.map(|until| until - standing.now);
-        Peek {
-            decision: Decision::standing(plan.rules.labels.clone(), paused_us, standing.levels),
-            waiting: self.core.shared.queue.waiting(&part, &self.core.shared.store),
-        }
-    }
-
-    /// Tells the limiter what a response under `key` said.
-    ///
-    /// A throttling answer that asks for more than a second, or that follows another one, pauses the key for
-    /// everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to 30 s until a call does
-    /// well. Any other throttling answer leaves the key open, and nothing saved up; but one that forbids another try
-    /// and names no wait, as of an account that is used up, changes nothing.
-    ///
-    /// It follows another one if that was the last answer and known when the call was sent. Where several processes
-    /// share the budgets in Redis, the answers of all of them count as far as they are heard of, and it is the first
-    /// of the row that must have been known then, for 0.1 s.
-    pub fn observe(&self, key: &str, signals: &Signals) {
-        let answers = &self.core.shared.answers;
-        if !answers.concerns(signals) {
-            return;
-        }
-        let verdict = answers.judge(key, signals, self.row_us(), clock::now_us());
-        if verdict == Verdict::Nothing {
-            return;
-        }
-        #[cfg(feature = "redis")]
-        if let Some(fleet) = &self.core.shared.fleet {
-            let now = clock::now_us();
-            let what = match verdict {
-                Verdict::Nothing => return,
-                Verdict::Well { sent } => What::Answered { sent_ago_us: now.saturating_sub(sent) },
-                Verdict::Drain => What::Throttled,
-                Verdict::Pause { until } => {
-                    What::Pause { for_us: until.saturating_sub(now), probe_every_us: MAX_PAUSE_US }
-                }
-            };
-            return fleet.change(&self.core.current.load_full(), self.margin, key, what);
-        }
-        self.change(key, |store, part| match verdict {
-            Verdict::Nothing => {}
-            Verdict::Well { sent } => store.resume(part, Some(sent)),
-            Verdict::Drain => store.drain(part),
-            Verdict::Pause { until } => store.pause(part, PauseAsk { until, probe_every: MAX_PAUSE_US }),
-        });
-    }
-
-    /// How long a row of 429s must have lasted.
-    fn row_us(&self) -> u64 {
-        #[cfg(feature = "redis")]
-        if self.core.shared.fleet.as_ref().is_some_and(|fleet| fleet.has_others()) {
-            return answers::ROW_US;
-        }
-        0
-    }
-
-    /// Holds a key for `time`, for everyone. Only ever makes a pause longer; [`resume`](Self::resume) ends
-    /// it. Saturates: a pause without end is `Duration::MAX`.
-    pub fn pause(&self, key: &str, time: Duration) {
-        #[cfg(feature = "redis")]
-        if let Some(fleet) = &self.core.shared.fleet {
-            let what = What::Pause { for_us: micros(time), probe_every_us: NEVER };
-            return fleet.change(&self.core.current.load_full(), self.margin, key, what);
-        }
-        let until = clock::now_us().saturating_add(micros(time));
-        self.change(key, |store, part| store.pause(part, PauseAsk { until, probe_every: NEVER }));
-    }
-
-    /// Ends a key's pause, whoever asked for it. Its budgets begin empty, as at the end of any pause.
-    pub fn resume(&self, key: &str) {
-        #[cfg(feature = "redis")]
-        if let Some(fleet) = &self.core.shared.fleet {
-            return fleet.change(&self.core.current.load_full(), self.margin, key, What::Resume);
-        }
-        self.change(key, |store, part| store.resume(part, None));
-    }
-
-    /// Changes how a key stands, for everyone.
-    fn change(&self, key: &str, then: impl FnOnce(&Table, Part<'_>)) {
-        let plan = self.core.current.load();
-        let part = plan.whole(self.margin, key);
-        let Shared { store, queue, .. } = &*self.core.shared;
-        queue.change(&part, store, || then(store, part));
-    }
-
-    /// Changes the limits, at once and for everyone, those who wait included. What was used stays used,
-    /// limit by limit of the same name and unit; a new limit begins unused. The policy keeps its name.
+    /// Changes the limits at once, for this limiter and its clones, those who wait included. What was used stays
+    /// used, limit by limit of the same name and unit; a new limit begins unused. The policy keeps its name. Where
+    /// processes share the budgets in Redis each has to be told; until then each decides by its own.
     ///
     /// # Errors
     /// The first fault of the new policy; the old one then stays.
@@ -494,22 +397,6 @@ impl Limiter {
     /// How long a call may be held back.
     pub(crate) fn max_wait(&self) -> Duration {
         self.core.current.load().max_wait()
-    }
-
-    /// Charges one request under `key`, whatever the state: for what was already sent.
-    pub(crate) fn charge(&self, key: &str) {
-        let one_request = |rules: &Rules| {
-            let limits = rules.labels.limits.iter();
-            limits.map(|label| u64::from(&*label.unit == crate::limit::REQUESTS)).collect::<Box<[u64]>>()
-        };
-        #[cfg(feature = "redis")]
-        if let Some(fleet) = &self.core.shared.fleet {
-            let plan = self.core.current.load_full();
-            return fleet.charge(&plan, self.margin, key, one_request(&plan.rules));
-        }
-        self.change(key, |store, part| {
-            store.charge(Part { costs: &one_request(part.rules), ..part });
-        });
     }
 }
 

@@ -35,7 +35,8 @@ pub enum RefusedKind {
     Closed,
     /// The call would have to wait, and there is no tokio runtime to wait in.
     NoRuntime,
-    /// The store does not answer, and the limiter is told to let nothing through then.
+    /// The store does not answer, and nothing may go then: so it was stated, or this process's part is not known.
+    /// Also what `Limiter::try_acquire_at` gives where the budgets live in Redis.
     StoreAway,
 }
 

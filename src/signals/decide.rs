@@ -40,19 +40,28 @@ pub(super) struct Verdict {
     pub(super) class: Class,
     /// The index of the budget that binds.
     pub(super) binding: Option<usize>,
+    /// Whether the wait is only what the service's documentation asks for.
+    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client's side asks for it"))]
+    pub(super) is_floor: bool,
+}
+
+impl Verdict {
+    pub(super) const NOTHING: Self =
+        Self { wait: None, source: Source::None, class: Class::None, binding: None, is_floor: false };
 }
 
 impl Facts<'_> {
     pub(super) fn decide(&self) -> Verdict {
         if self.is_silent() {
-            return Verdict { wait: None, source: Source::None, class: Class::None, binding: None };
+            return Verdict::NOTHING;
         }
         let class = self.class();
         let (binding, is_cause) = self.binding();
         // Nothing is to be repeated where the class is none, so its budgets hold only the next call.
         let budget =
             binding.filter(|_| is_cause && class != Class::None).and_then(|index| self.reset_of(index));
-        let wait = self.longest(budget).or_else(|| {
+        let stated = self.longest(budget);
+        let wait = stated.or_else(|| {
             let floor = if class == Class::Throttle { self.documented() } else { None };
             floor.map(|floor| (floor, Source::Vendor))
         });
@@ -61,6 +70,7 @@ impl Facts<'_> {
             source: wait.map_or(Source::None, |(_, s)| s),
             class,
             binding,
+            is_floor: stated.is_none() && wait.is_some(),
         }
     }
 

@@ -233,6 +233,12 @@ impl Signals {
         self.received
     }
 
+    /// Whether its wait is only what the service's documentation asks for, which a body may shorten.
+    #[cfg(feature = "client")]
+    pub(crate) fn is_floor(&self) -> bool {
+        self.said.as_ref().is_some_and(|said| said.verdict.is_floor)
+    }
+
     /// Notes when the attempt was sent and when its response's head was there.
     #[cfg(feature = "client")]
     pub(crate) fn stamp(&mut self, sent: Instant, received: Instant) {
@@ -250,7 +256,7 @@ impl Said {
             should_retry: None,
             own: Own::default(),
             budgets: Vec::new(),
-            verdict: Verdict { wait: None, source: Source::None, class: Class::None, binding: None },
+            verdict: Verdict::NOTHING,
         }
     }
 

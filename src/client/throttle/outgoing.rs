@@ -90,6 +90,8 @@ pub(super) struct Origin<'a> {
     follows: bool,
     /// Whether no limit holds for it.
     pub(super) is_exempt: bool,
+    /// The keys where a redirect led, rule by rule.
+    pub(super) landed: Option<Box<[Option<String>]>>,
 }
 
 impl<'a> Origin<'a> {
@@ -137,6 +139,7 @@ impl Throttle {
             head: head_matters.then(|| Box::new((request.method().clone(), request.headers().clone()))),
             follows: stated.is_none(),
             is_exempt: false,
+            landed: None,
             service,
         };
         let settle = options.and_then(|options| options.settle.clone());

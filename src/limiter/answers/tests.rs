@@ -255,3 +255,14 @@ fn keys_are_forgotten_in_time() {
     }
     assert!(story.answers.keys.lock().len() < 1_000);
 }
+
+#[cfg(feature = "redis")]
+#[test]
+fn in_a_fleet_a_row_that_another_worker_has_ended_is_no_news() {
+    let story = Story::of_a_fleet();
+    story.answers.throttled_elsewhere("k", story.us(10));
+    story.answers.well_elsewhere("k", story.us(15));
+    assert_eq!(story.answer(200, None, 200, 210), Verdict::Nothing, "or each of a fleet would say it");
+    assert_eq!(story.answer(429, None, 220, 230), Verdict::Drain);
+    assert_eq!(story.answer(200, None, 240, 250), Verdict::Well { sent: story.us(240) });
+}

@@ -4,6 +4,7 @@
 //! asked in order.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -26,6 +27,12 @@ pub(in crate::limiter) async fn all_now(
     chain: Chain,
 ) -> Option<Result<Vec<Permit>, Refused>> {
     let together = Together::of(asks, chain)?;
+    if let Some(refused) = together.hopeless() {
+        return Some(Err(refused));
+    }
+    if !together.are_open() {
+        return None;
+    }
     let decided = Handle::try_current().ok()?.spawn(together.decide());
     Some(decided.await.ok()??.map(Taken::all))
 }
@@ -69,7 +76,19 @@ impl Together {
         let (reporter, other) = (seated.next(), seated.next());
         together.reporter = reporter;
         // Two of them are asked in order.
-        (other.is_none() && together.are_open()).then_some(together)
+        other.is_none().then_some(together)
+    }
+
+    /// The refusal of a call that may not wait, by what is known here: nothing is charged for it.
+    fn hopeless(&self) -> Option<Refused> {
+        let Self { chain, margins, keys, begun, .. } = self;
+        let now = clock::now_us();
+        (0..keys.len()).filter(|_| !chain.may_wait).find_map(|i| {
+            let (plan, margin, costs) = (&chain.plans[i], margins[i], &chain.costs[i]);
+            let state = keys[i].state.lock();
+            let (at, kind) = state.hopeless(plan, margin, costs, *begun, now)?;
+            Some(state.refusal(plan, margin, costs, at, Duration::ZERO, kind))
+        })
     }
 
     /// Whether Redis knows whatever is known here that keeps a call from going.

@@ -18,6 +18,9 @@ use crate::limiter::Plan;
 use crate::store::redis::names::Names;
 use crate::store::redis::wire::{ReplyPart, What};
 
+/// How long a key is kept for what Redis does not know of it: the longest that a soft 429 holds a bucket.
+const UNTOLD_US: u64 = 3_600_000_000;
+
 /// One key of one policy.
 pub(super) struct Key {
     pub(super) key: Box<str>,
@@ -43,8 +46,9 @@ pub(super) struct State {
     pub(super) known: Option<Known>,
     /// What others have not been told of the pause, for Redis was away.
     pub(super) unsaid: Option<What>,
-    /// Calls went by a local share while Redis was away: what is found is to be drained first.
-    pub(super) to_drain: bool,
+    /// Since when what is found in Redis is to be drained first: calls went by a local share while it was away, or
+    /// it did not hear of a soft 429.
+    pub(super) to_drain: Option<u64>,
 }
 
 /// Answers to give once the lock is let go.
@@ -78,6 +82,8 @@ impl State {
         self.lines.iter().all(Line::is_over)
             && self.seats.iter().all(|(_, seats)| !seats.is_held() && !seats.is_unreported())
             && now >= self.paused_until
+            && self.unsaid.is_none()
+            && self.to_drain.max(self.throttled).is_none_or(|since| now > since + UNTOLD_US)
             && self.known.as_ref().is_none_or(|known| now > known.received + idle_us)
     }
 
@@ -122,7 +128,7 @@ impl State {
         for i in 0..self.lines.len() {
             let line = &self.lines[i];
             if let Some(until) = self.drained_until(&line.plan, line.margin, line.limits) {
-                self.lines[i].throttled(until);
+                self.lines[i].drained(until);
             }
         }
     }
@@ -142,7 +148,7 @@ impl State {
     /// Whether Redis alone can say whether a call may go now: all that is known here, it knows too.
     pub(super) fn is_open(&self, plan: &Plan, margin: Margin, costs: &[u64], now: u64) -> bool {
         let drained_until = self.drained_until(plan, margin, super::touched(costs));
-        !self.to_drain
+        self.to_drain.is_none()
             && self.unsaid.is_none()
             && self.paused(now).is_none()
             && drained_until.is_none_or(|until| until <= now)
@@ -181,5 +187,21 @@ impl State {
         if generation > self.generation || until > self.paused_until {
             self.pause(until, Some(generation));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn a_key_is_kept_for_what_redis_does_not_know_of_it() {
+        let is_idle = |state: State| [20, 4_000].map(|after| state.is_idle(after * SECOND, 10 * SECOND));
+        assert_eq!(is_idle(State::default()), [true, true]);
+        assert_eq!(is_idle(State { to_drain: Some(SECOND), ..State::default() }), [false, true]);
+        assert_eq!(is_idle(State { throttled: Some(SECOND), ..State::default() }), [false, true]);
+        assert_eq!(is_idle(State { unsaid: Some(What::Resume), ..State::default() }), [false, false]);
     }
 }

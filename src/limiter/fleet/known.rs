@@ -176,7 +176,7 @@ impl State {
         let line =
             self.line(id).filter(|line| line.callers.get(&seq).is_some_and(|caller| !caller.booked))?;
         let (plan, margin, seatless) = (line.plan.clone(), line.margin, line.seatless);
-        let (quiet, caller) = (line.quiet_until(), line.remove(seq)?);
+        let (quiet, caller) = (line.asks_at(), line.remove(seq)?);
         let (at, kind) = match (self.paused(now), self.stands(&plan, margin, &caller.costs, now)) {
             _ if seatless => (NEVER, RefusedKind::NoSeat),
             (Some(until), _) => (until, RefusedKind::Paused),

@@ -92,8 +92,8 @@ pub(super) struct Line {
     pub(super) quiet_until: u64,
     /// Slots before lapse, and nothing is asked: a bucket was drained, and has nothing until then.
     drained_until: u64,
-    /// That this is news to its task.
-    throttled: bool,
+    /// Its task has not heard yet that a bucket was drained.
+    unheard: bool,
     /// The first unbooked caller waits for a seat, and until then looks for none unless it is told of some.
     pub(super) seatless: bool,
     pub(super) look_at: u64,
@@ -121,7 +121,7 @@ impl Line {
             unclaimed: Vec::new(),
             quiet_until: 0,
             drained_until,
-            throttled: false,
+            unheard: false,
             seatless: false,
             look_at: 0,
             driven: false,
@@ -144,9 +144,9 @@ impl Line {
         touched(&self.plan, self.margin, self.limits).any(|rule| rule.hold_us().is_some())
     }
 
-    /// A soft 429 came.
-    pub(super) fn throttled(&mut self, drained_until: u64) {
-        (self.drained_until, self.throttled) = (drained_until, true);
+    /// A soft 429 came: a bucket has nothing until then.
+    pub(super) fn drained(&mut self, until: u64) {
+        (self.drained_until, self.unheard) = (until, true);
         self.turn.notify_one();
     }
 
@@ -159,12 +159,12 @@ impl Line {
                 owner.booked = false;
             }
         }
-        let news = std::mem::take(&mut self.throttled) || !lapsed.is_empty();
+        let news = std::mem::take(&mut self.unheard) || !lapsed.is_empty();
         (lapsed, news)
     }
 
     /// Before when nothing is asked.
-    pub(super) fn quiet_until(&self) -> u64 {
+    pub(super) fn asks_at(&self) -> u64 {
         self.quiet_until.max(self.drained_until)
     }
 
@@ -209,7 +209,7 @@ impl Line {
     /// Whom to ask for next, if anybody: not while what is booked reaches further than a trip takes.
     pub(super) fn to_ask(&self, now: u64, lead_us: u64) -> Vec<Asked> {
         let reaches = !self.is_leaky() && self.slots.back().is_some_and(|slot| slot.due > now + lead_us);
-        if reaches || now < self.quiet_until() || (self.seatless && now < self.look_at) {
+        if reaches || now < self.asks_at() || (self.seatless && now < self.look_at) {
             return Vec::new();
         }
         let asked = self.unbooked().take(BATCH);
@@ -231,7 +231,7 @@ impl Line {
             return due;
         }
         let last = self.slots.back().filter(|_| !self.is_leaky());
-        let ask = last.map_or(0, |slot| slot.due.saturating_sub(lead_us)).max(self.quiet_until());
+        let ask = last.map_or(0, |slot| slot.due.saturating_sub(lead_us)).max(self.asks_at());
         due.min(if self.seatless { ask.max(self.look_at) } else { ask })
     }
 

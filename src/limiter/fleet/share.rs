@@ -107,7 +107,7 @@ impl Share {
         }
         let shared = fleet.key(plan, key);
         let mut state = shared.state.lock();
-        state.to_drain = true;
+        state.to_drain = Some(clock::now_us());
         let now = clock::now_us();
         let booked = state.booked_until(now);
         let phase_us = plan.rules.unit_us().saturating_mul(u64::from(workers.count)).min(LATEST_US);

@@ -83,11 +83,12 @@ impl State {
             let unwanted = line.take_slots();
             unwanted.iter().for_each(|slot| self.free_slot(slot));
             if !unwanted.is_empty() {
+                self.doubt();
                 self.refuse_hopeless(id, now, answers);
             }
             return unwanted;
         }
-        let (mut unwanted, throttled) = line.lapse();
+        let (mut unwanted, is_drained) = line.lapse();
         while line.slots.front().is_some_and(|slot| slot.due <= now) {
             let slot = line.slots.pop_front().expect("there is a first");
             let Some(seq) = line.fitting(&slot.costs) else {
@@ -112,7 +113,8 @@ impl State {
         }
         unwanted.reverse();
         unwanted.iter().for_each(|slot| self.free_slot(slot));
-        if throttled {
+        if is_drained {
+            self.doubt();
             self.refuse_hopeless(id, now, answers);
         }
         unwanted

@@ -38,10 +38,11 @@ impl Fleet {
 
     /// Says what could not be said while Redis was away.
     async fn catch_up(&self, key: &Arc<Key>, plan: &Arc<Plan>, margin: Margin) -> Result<(), Away> {
-        let to_drain = std::mem::take(&mut key.state.lock().to_drain);
-        if to_drain {
-            let drained = self.change_now(key, plan, margin, What::Drain).await;
-            drained.inspect_err(|_| key.state.lock().to_drain = true)?;
+        let to_drain = key.state.lock().to_drain.take();
+        if to_drain.is_some() {
+            let untold = Untold(Some((key.clone(), What::Drain)));
+            self.change_now(key, plan, margin, What::Drain).await?;
+            untold.forget();
         }
         let (unsaid, paused) = {
             let mut state = key.state.lock();
@@ -54,8 +55,10 @@ impl Fleet {
             (Some(What::Resume), None) => What::Resume,
             _ => return Ok(()),
         };
-        let said = self.change_now(key, plan, margin, what).await;
-        said.inspect_err(|_| _ = key.state.lock().unsaid.get_or_insert(what))
+        let untold = Untold(Some((key.clone(), what)));
+        self.change_now(key, plan, margin, what).await?;
+        untold.forget();
+        Ok(())
     }
 
     /// One trip, with seats reported in order.
@@ -251,10 +254,10 @@ impl Fleet {
             What::Drain | What::Answered { .. } => {}
         }
         let (fleet, plan) = (self.clone(), plan.clone());
+        let untold = Untold(Some((key.clone(), what)));
         self.hub.spawn(async move {
-            let said = fleet.change_now(&key, &plan, margin, what).await;
-            if said.is_err() && matches!(what, What::Pause { .. } | What::Resume) {
-                key.state.lock().unsaid = Some(what);
+            if fleet.change_now(&key, &plan, margin, what).await.is_ok() {
+                untold.forget();
             }
         });
     }
@@ -288,6 +291,28 @@ impl State {
                 self.names = Some((plan.id, names.clone()));
                 names
             }
+        }
+    }
+}
+
+/// A change of which Redis has not heard: it is told later, whatever became of the task that had to. A newer one that
+/// is still to be told stands.
+struct Untold(Option<(Arc<Key>, What)>);
+
+impl Untold {
+    fn forget(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Untold {
+    fn drop(&mut self) {
+        let Some((key, what)) = self.0.take() else { return };
+        let mut state = key.state.lock();
+        match what {
+            What::Pause { .. } | What::Resume => _ = state.unsaid.get_or_insert(what),
+            What::Drain | What::Throttled => _ = state.to_drain.get_or_insert_with(clock::now_us),
+            What::Answered { .. } => {}
         }
     }
 }

@@ -122,7 +122,7 @@ impl Redis {
     /// an outage that lasts, a manager comes back by its own rules, which are slower than those of
     /// [`new`](Self::new) and keep a connection to a server that turned into a replica. No second connection is
     /// made to hear what others say, so their pauses arrive with the next decision, and seats that they free
-    /// within 3 seconds.
+    /// within 3 seconds; how their calls were answered is not heard, so that this worker judges 429s by its own.
     pub fn from_connection(connection: impl Into<Existing>) -> Self {
         Self::at(Server::Existing(connection.into()))
     }

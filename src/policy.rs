@@ -12,7 +12,7 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_secs(120);
 /// The default of [`Policy::max_waiting`].
 pub(crate) const MAX_WAITING: usize = 10_000;
 /// The most limits of one policy.
-const MAX_LIMITS: usize = 16;
+pub(crate) const MAX_LIMITS: usize = 16;
 
 /// Why a limiter, a client or a layer could not be built. Names the policy and what is wrong in it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

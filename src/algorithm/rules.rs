@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{Rule, State};
 use crate::decision::{Label, Labels};
 use crate::limit::{Margin, REQUESTS, SEATS};
-use crate::policy::{ConfigError, Policy};
+use crate::policy::{ConfigError, MAX_LIMITS, Policy};
 
 /// Costs by limit, in the policy's order.
 pub(crate) type Costs = SmallVec<[u64; 3]>;
@@ -153,11 +153,22 @@ impl Rules {
 
     /// Costs by limit for what was stated by unit.
     pub(crate) fn costs<'a>(&self, stated: &[(&'a str, u64)]) -> Result<Costs, CostFault<'a>> {
+        self.costs_in(&mut [0; MAX_LIMITS], stated).map(Costs::from_slice)
+    }
+
+    /// The same in a place of the caller's.
+    #[inline]
+    pub(crate) fn costs_in<'c, 'a>(
+        &self,
+        place: &'c mut [u64; MAX_LIMITS],
+        stated: &[(&'a str, u64)],
+    ) -> Result<&'c [u64], CostFault<'a>> {
         let limits = &*self.labels.limits;
-        let mut costs = Costs::from_slice(&self.unstated);
+        let costs = &mut place[..self.unstated.len()];
+        costs.iter_mut().zip(&self.unstated).for_each(|(cost, unstated)| *cost = *unstated);
         for (unit, stated) in stated {
             let mut is_counted = false;
-            for (label, cost) in limits.iter().zip(&mut costs) {
+            for (label, cost) in limits.iter().zip(&mut *costs) {
                 if *unit == &*label.unit {
                     (*cost, is_counted) = ((*stated).min(UNSTATED - 1), true);
                 }
@@ -166,7 +177,7 @@ impl Rules {
                 return Err(CostFault::Unknown(unit));
             }
         }
-        if let Some(i) = self.most.iter().zip(&costs).position(|(most, cost)| cost > most) {
+        if let Some(i) = self.most.iter().zip(&*costs).position(|(most, cost)| cost > most) {
             return Err(if costs[i] == UNSTATED { CostFault::Missing(i) } else { CostFault::NeverFits(i) });
         }
         Ok(costs)

@@ -51,7 +51,7 @@ use queue::{NoPlace, Queue};
 use crate::algorithm::{Costs, NEVER, Rules};
 use crate::clock::{self, micros};
 use crate::limit::Margin;
-use crate::policy::{ConfigError, Policy};
+use crate::policy::{ConfigError, MAX_LIMITS, Policy};
 #[cfg(feature = "redis")]
 use crate::store::Local;
 use crate::store::{Answer, AnyStore, Home, PartAnswer, Space, Table, When};
@@ -257,12 +257,12 @@ impl Limiter {
             return None;
         }
         let plan = self.core.current.load();
-        let stated;
+        let mut stated;
         let costs = match plan.rules.usual(&ask.costs) {
             Some(usual) => usual,
             None => {
-                stated = plan.rules.costs(&ask.costs).ok()?;
-                &stated
+                stated = [0; MAX_LIMITS];
+                plan.rules.costs_in(&mut stated, &ask.costs).ok()?
             }
         };
         Permit::now(&plan, &plan.part(self.margin, ask.key, costs), at)

@@ -29,7 +29,7 @@ pub(crate) fn command(settings: &Settings) -> Result<()> {
     let written = Written {
         headline: fleet::headline(&fleet),
         load_test: algorithms::grids(&load_test),
-        matrices: fleet::matrices(&fleet),
+        matrices: [fleet::matrices(&fleet), fleet::promises(&fleet)].concat(),
         details: fleet::details_of_all(&fleet),
         notes: fleet.notes(),
         simulated: simulate::grids(&simulated, &million.lead()?),

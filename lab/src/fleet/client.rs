@@ -26,6 +26,8 @@ pub(crate) const TRIES: u32 = 1_000;
 pub(crate) enum Client {
     /// Ours: eight processes that share one budget through Redis.
     ForbearRedis,
+    /// Ours: the same, told that nothing on the way is late by more than 5 ms.
+    ForbearMargin,
     /// Ours: all eight in one process, on one limiter.
     ForbearOneProcess,
     /// Ours: eight processes that know nothing of each other, each with an eighth.
@@ -110,8 +112,9 @@ impl Address {
 }
 
 impl Client {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::ForbearRedis,
+        Self::ForbearMargin,
         Self::ForbearOneProcess,
         Self::ForbearShare,
         Self::ForbearFull,
@@ -126,6 +129,7 @@ impl Client {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ForbearRedis => "forbear, shared in Redis",
+            Self::ForbearMargin => "forbear on Redis, margin 5 ms",
             Self::ForbearOneProcess => "forbear, one process",
             Self::ForbearShare => "forbear, an eighth each",
             Self::ForbearFull => "forbear, full limit each",
@@ -140,11 +144,18 @@ impl Client {
 
     pub(crate) fn maker(self) -> Maker {
         match self {
-            Self::ForbearRedis | Self::ForbearOneProcess | Self::ForbearShare | Self::ForbearFull => {
-                Maker::Ours
-            }
+            Self::ForbearRedis
+            | Self::ForbearMargin
+            | Self::ForbearOneProcess
+            | Self::ForbearShare
+            | Self::ForbearFull => Maker::Ours,
             _ => Maker::Peer,
         }
+    }
+
+    /// Whether its budget lives in Redis.
+    pub(crate) fn is_on_redis(self) -> bool {
+        matches!(self, Self::ForbearRedis | Self::ForbearMargin)
     }
 
     /// The whole fleet: one caller on each transport. `redis` is there for those that need it.
@@ -156,7 +167,11 @@ impl Client {
     ) -> Result<Vec<Box<dyn Caller>>> {
         let all = transports.into_iter();
         match self {
-            Self::ForbearRedis => ours::on_redis(all, belief, redis).await,
+            Self::ForbearRedis => ours::on_redis(all, ours::limit(belief), redis).await,
+            Self::ForbearMargin => {
+                let limit = ours::limit(belief).jitter_margin(Duration::from_millis(5));
+                ours::on_redis(all, limit, redis).await
+            }
             Self::ForbearOneProcess => ours::one_process(all, belief),
             Self::ForbearShare => all.map(|transport| ours::alone(transport, belief, Part::Eighth)).collect(),
             Self::ForbearFull => all.map(|transport| ours::alone(transport, belief, Part::Full)).collect(),

@@ -18,7 +18,7 @@ const HALVED_US: std::ops::Range<u64> = 2_000_000..12_000_000;
 /// Requests a second of the neighbour: 30 % of the quota.
 const NEIGHBOUR: u64 = PER_SECOND * 3 / 10;
 /// How finely the ideal is computed.
-const STEP_US: u64 = 100;
+pub(super) const STEP_US: u64 = 100;
 
 /// What is special about a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

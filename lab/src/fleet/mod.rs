@@ -8,6 +8,7 @@ mod client;
 mod load;
 mod ours;
 mod peers;
+mod promise;
 mod quota;
 mod run;
 mod server;
@@ -29,7 +30,7 @@ use load::Load;
 use quota::Kind;
 use run::{Outcome, Plan};
 
-pub(crate) use show::{Report, details_of_all, headline, matrices};
+pub(crate) use show::{Report, details_of_all, headline, matrices, promises};
 
 /// Runs begin so much after one another, so that their first bursts do not meet.
 const APART: Duration = Duration::from_millis(71);
@@ -47,7 +48,7 @@ pub(crate) async fn command(settings: &Settings, args: &FleetArgs) -> Result<Rep
         terminal::warn(why);
     }
     let mut plans = plans(settings, args);
-    plans.retain(|plan| missing.is_none() || plan.client != Client::ForbearRedis);
+    plans.retain(|plan| missing.is_none() || !plan.client.is_on_redis());
     if plans.is_empty() {
         bail!("no run has a name that contains {:?}", args.only);
     }

@@ -33,7 +33,7 @@ impl Caller for Wrapped {
 }
 
 /// The mirror image of what the server is believed to allow.
-fn limit(belief: Belief) -> Limit {
+pub(super) fn limit(belief: Belief) -> Limit {
     let rate = Rate::per_second(belief.per_second);
     match belief.kind {
         Kind::TokenBucket => Limit::token_bucket(rate, belief.burst),
@@ -76,14 +76,14 @@ pub(super) fn one_process(
 /// their own.
 pub(super) async fn on_redis(
     transports: impl Iterator<Item = Client>,
-    belief: Belief,
+    limit: Limit,
     redis: Option<&RedisServer>,
 ) -> Result<Vec<Box<dyn Caller>>> {
     let home = Home::Redis(redis.context("this run needs a Redis server")?, "fleet");
     let mut callers = Vec::new();
     for transport in transports {
-        let store = home.store(&limit(belief)).await?;
-        callers.push(boxed(Builder::new(transport).policy(policy(limit(belief))).store(store))?);
+        let store = home.store(&limit).await?;
+        callers.push(boxed(Builder::new(transport).policy(policy(limit.clone())).store(store))?);
     }
     Ok(callers)
 }

@@ -21,6 +21,10 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) const ALL: [Self; 3] = [Self::TokenBucket, Self::FixedWindow, Self::SlidingLog];
 
+    pub(crate) fn has_windows(self) -> bool {
+        self != Self::TokenBucket
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::TokenBucket => "token bucket",
@@ -40,6 +44,8 @@ pub(crate) struct Quota {
     kind: Kind,
     per_second: u64,
     burst: u64,
+    /// What counts as a second: more for who leaves a margin.
+    window_us: u64,
     /// Millionths of a unit that are there, or owed, and since when.
     level: i64,
     level_at: u64,
@@ -53,7 +59,18 @@ impl Quota {
     /// Unused. The burst is a bucket's.
     pub(crate) fn new(kind: Kind, per_second: u64, burst: u64) -> Self {
         let level = (burst * SECOND_US) as i64;
-        Self { kind, per_second, burst, level, level_at: 0, window: None, log: VecDeque::new() }
+        let (window_us, log) = (SECOND_US, VecDeque::new());
+        Self { kind, per_second, burst, window_us, level, level_at: 0, window: None, log }
+    }
+
+    /// With windows that are longer by a margin.
+    pub(crate) fn margin_us(self, margin_us: u64) -> Self {
+        Self { window_us: SECOND_US + margin_us, ..self }
+    }
+
+    /// A bucket with nothing in it until `at`.
+    pub(crate) fn empty(per_second: u64, burst: u64, at: u64) -> Self {
+        Self { level: 0, level_at: at, ..Self::new(Kind::TokenBucket, per_second, burst) }
     }
 
     /// Other numbers from now on; what was used stays used.
@@ -91,11 +108,11 @@ impl Quota {
         match self.kind {
             Kind::TokenBucket => self.level >= UNIT,
             Kind::FixedWindow => {
-                self.window = self.window.filter(|(opened, _)| now < opened + SECOND_US);
+                self.window = self.window.filter(|(opened, _)| now < opened + self.window_us);
                 self.window.is_none_or(|(_, used)| used < self.per_second)
             }
             Kind::SlidingLog => {
-                while self.log.front().is_some_and(|first| first + SECOND_US <= now) {
+                while self.log.front().is_some_and(|first| first + self.window_us <= now) {
                     self.log.pop_front();
                 }
                 (self.log.len() as u64) < self.per_second

@@ -128,9 +128,9 @@ impl Plan {
     }
 
     pub(crate) async fn run(self) -> Result<Outcome> {
-        let redis = match self.client {
-            Client::ForbearRedis => Some(RedisServer::start().await?),
-            _ => None,
+        let redis = match self.client.is_on_redis() {
+            true => Some(RedisServer::start().await?),
+            false => None,
         };
         let (per_second, burst) = self.load.belief();
         let belief = Belief { kind: self.server, per_second, burst };

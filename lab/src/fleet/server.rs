@@ -45,23 +45,20 @@ struct Standing {
     banned_until: u64,
 }
 
-struct State {
+/// Who may pass, by the server's quota and what it does under its load.
+pub(crate) struct Gate {
     load: Load,
-    quota: Quota,
-    start: Instant,
+    pub(crate) quota: Quota,
     standings: [Standing; CLIENTS],
-    decisions: Vec<Decided>,
 }
 
-impl State {
-    fn decide(&mut self, client: usize, call: u32) -> bool {
-        let now = self.start.elapsed().as_micros() as u64;
-        let admitted = self.may_pass(client, now);
-        self.decisions.push(Decided { at_us: now, call, admitted });
-        admitted
+impl Gate {
+    pub(crate) fn new(kind: Kind, load: Load) -> Self {
+        let quota = Quota::new(kind, PER_SECOND, BURST);
+        Self { load, quota, standings: [Standing::default(); CLIENTS] }
     }
 
-    fn may_pass(&mut self, client: usize, now: u64) -> bool {
+    pub(crate) fn may_pass(&mut self, client: usize, now: u64) -> bool {
         let standing = &mut self.standings[client];
         if self.load == Load::Banning {
             if now < standing.banned_until {
@@ -81,6 +78,21 @@ impl State {
     }
 }
 
+struct State {
+    gate: Gate,
+    start: Instant,
+    decisions: Vec<Decided>,
+}
+
+impl State {
+    fn decide(&mut self, client: usize, call: u32) -> bool {
+        let now = self.start.elapsed().as_micros() as u64;
+        let admitted = self.gate.may_pass(client, now);
+        self.decisions.push(Decided { at_us: now, call, admitted });
+        admitted
+    }
+}
+
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
     pub(crate) url: String,
@@ -91,10 +103,8 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn start(kind: Kind, load: Load) -> Result<Self> {
         let state = Arc::new(Mutex::new(State {
-            load,
-            quota: Quota::new(kind, PER_SECOND, BURST),
+            gate: Gate::new(kind, load),
             start: Instant::now(),
-            standings: [Standing::default(); CLIENTS],
             decisions: Vec::new(),
         }));
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
@@ -114,7 +124,7 @@ impl Server {
         let (start, load) = {
             let mut state = self.state.lock();
             state.start = Instant::now();
-            (state.start, state.load)
+            (state.start, state.gate.load)
         };
         if let Some(every_us) = load.neighbour_every_us() {
             let state = self.state.clone();
@@ -123,7 +133,7 @@ impl Server {
                     tokio::time::sleep_until(start + Duration::from_micros(every_us * i)).await;
                     let mut state = state.lock();
                     let now = state.start.elapsed().as_micros() as u64;
-                    state.quota.take(now);
+                    state.gate.quota.take(now);
                 }
             });
         }

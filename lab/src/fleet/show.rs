@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::client::{Client, Maker};
 use super::load::{Load, PER_SECOND};
+use super::promise::Promise;
 use super::quota::Kind;
 use super::run::{BIN_US, Outcome};
 use super::verdict::{self, FIGURES, Figure};
@@ -64,17 +65,16 @@ impl Report {
         let faster = self.cells().into_iter().filter_map(|(server, load)| {
             let (cell, ours) = (self.cell(server, load), self.find(server, load, self.champion())?);
             let peer = verdict::faster_peer(ours, &cell)?;
-            Some(format!(
-                "{}, {}: {} needs {} of ideal at {} 429s a success, and {} {} at {}",
-                server.name(),
-                load.name(),
-                peer.plan.client.name(),
-                verdict::over_ideal(peer),
-                verdict::per_success(peer),
-                ours.plan.client.name(),
-                verdict::over_ideal(ours),
-                verdict::per_success(ours),
-            ))
+            let said = |it: &Outcome| {
+                let (time, refused) = (verdict::over_ideal(it), verdict::per_success(it));
+                format!("{} needs {time} of ideal at {refused} 429s a success", it.plan.client.name())
+            };
+            let mut note = format!("{}, {}: {}; {}", server.name(), load.name(), said(peer), said(ours));
+            if server.has_windows() {
+                let least = Promise::BOTH.cost(server, load, ours.plan.calls).time_over_ideal;
+                note += &format!("; its promises cost {} by themselves", digits(least));
+            }
+            Some(note)
         });
         faster.collect()
     }
@@ -97,6 +97,7 @@ impl Report {
 pub(super) fn printed(report: &Report) -> Vec<Grid> {
     let cells = report.cells();
     let mut grids = if cells.len() > 1 { matrices(report) } else { Vec::new() };
+    grids.extend(promises(report));
     let in_full = if cells.len() <= IN_FULL { cells.len() } else { 1 };
     grids.extend(cells.iter().take(in_full).map(|(server, load)| details(report, *server, *load)));
     let last = grids.last_mut().expect("something was run");
@@ -131,6 +132,31 @@ fn matrix(report: &Report, server: Kind, figure: &Figure) -> Grid {
         grid.rows.push(std::iter::once(client.name().into()).chain(cells).collect());
     }
     grid
+}
+
+/// What two promises cost by themselves, for each kind of server that counts by windows.
+pub(crate) fn promises(report: &Report) -> Vec<Grid> {
+    Kind::ALL.into_iter().filter_map(|server| promises_of(report, server)).collect()
+}
+
+fn promises_of(report: &Report, server: Kind) -> Option<Grid> {
+    let loads = report.cells().into_iter().filter(|(it, _)| *it == server).map(|(_, load)| load);
+    let loads = loads.collect::<Vec<_>>();
+    let calls = report.outcomes.first().filter(|_| server.has_windows() && !loads.is_empty())?.plan.calls;
+    let head = std::iter::once("what is kept").chain(loads.iter().map(|load| load.name()));
+    let title = format!("What promises cost by themselves, against a {}", server.name());
+    let mut grid = Grid::new(title, &head.collect::<Vec<_>>());
+    for promise in Promise::ALL {
+        let cells = loads.iter().map(|load| {
+            let cost = promise.cost(server, *load, calls);
+            format!("{}, {:.2}", digits(cost.time_over_ideal), cost.refused_per_success).into()
+        });
+        grid.rows.push(std::iter::once(promise.name.into()).chain(cells).collect());
+    }
+    let how = "Time / ideal and 429s / success, computed for a network without delay, where two refusals are a row; \
+               in a fleet a row must have lasted 0.1 s.";
+    grid.notes.push(how.to_owned());
+    Some(grid)
 }
 
 /// Every figure of every cell.
@@ -224,6 +250,7 @@ pub(super) fn page(report: &Report) -> Result<Page> {
         page.bars(&waits(report, server, loads[0]))?;
         page.table(&matrix(report, server, &FIGURES[0]));
         page.table(&matrix(report, server, &FIGURES[1]));
+        promises_of(report, server).iter().for_each(|grid| page.table(grid));
         for load in &loads {
             page.table(&details(report, server, *load));
         }

@@ -320,6 +320,23 @@ async fn max_wait_is_shared_by_all_attempts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn max_wait_of_the_policy_holds_whatever_is_tried_again() {
+    let backoff = Backoff::new(secs(4), secs(4)).without_jitter();
+    let retry = || plain().backoff(backoff).throttle_backoff(backoff);
+    let policy = Policy::new("p").max_wait(secs(3));
+    for status in [429, 503, 500, 409] {
+        let service = Service::new(move |_, _| reply(status).header("x-should-retry", "true"));
+        let response = service.client(new().policy(&policy).retry(retry())).get(URL).send().await;
+        let stopped = Attempts::of(&response.expect("a response")).expect("a record").stopped();
+        assert_eq!((stopped, service.count()), (Some(Stop::MaxWait), 1), "{status}");
+    }
+    let attempts = Attempts::new();
+    let client = new().policy(&policy).retry(retry()).build().expect("a client");
+    client.get("http://127.0.0.1:1").attempts(&attempts).send().await.expect_err("nobody listens");
+    assert_eq!((attempts.stopped(), attempts.sends()), (Some(Stop::MaxWait), 1), "{attempts}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_after_an_answer_carries_it() {
     let service = Service::new(|_, _| reply(429).after("1"));
     let policy = Policy::new("p").limit("1/min burst 1").max_wait(secs(5));

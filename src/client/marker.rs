@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::client::call::Call;
+use crate::client::request_ext::Options;
 
 /// The most calls that a thread keeps.
 const SPARE: usize = 64;
@@ -138,6 +139,7 @@ impl Drop for Within {
 
 /// Marks the extensions. `None` if the layer must let the call pass through: a second retry, a retry inside a
 /// throttle (a seat would be held over its sleeps), or a second throttle of one limiter.
+#[inline(always)]
 pub(crate) fn enter(extensions: &mut Extensions, layer: Layer<'_>) -> Option<Inside> {
     if let Some(marker) = extensions.get_mut::<Marker>()
         && let Some(call) = marker.call.upgrade()
@@ -180,6 +182,11 @@ fn begin(extensions: &mut Extensions, started: Instant) -> Arc<Call> {
     call.begin(started, extensions.get());
     extensions.insert(Marker { call: Arc::downgrade(&call), began: started, marks: SmallVec::new() });
     call
+}
+
+/// What the request states. Of most calls the marker is all that is in the extensions.
+pub(crate) fn stated(extensions: &Extensions) -> Option<&Options> {
+    if extensions.len() > 1 { extensions.get() } else { None }
 }
 
 /// Notes when another attempt begins.

@@ -18,7 +18,6 @@ use crate::client::gather;
 use crate::signals::{Profile, Signals};
 
 /// What a response says about limits, as `profile` means it. What was read further in stands.
-#[inline]
 pub(crate) fn read_as(profile: Profile, response: &Response, sent: Instant) -> Signals {
     match response.extensions().get::<Signals>() {
         Some(signals) => signals.clone(),
@@ -26,7 +25,6 @@ pub(crate) fn read_as(profile: Profile, response: &Response, sent: Instant) -> S
     }
 }
 
-#[inline]
 fn stamped(profile: Profile, response: &Response, sent: Instant) -> Signals {
     let received = Instant::now();
     let mut signals = parse_as(profile, response);

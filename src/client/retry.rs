@@ -24,7 +24,7 @@ use crate::client::classify::{self, Fault, Safe};
 use crate::client::error::Ours;
 use crate::client::marker::{self, Inside, Layer};
 use crate::client::receipt::{self, Receipt};
-use crate::client::request_ext::{Options, Reach, Twice};
+use crate::client::request_ext::{Options, Twice};
 use crate::client::terms::{Faults, Pending, Terms, forget_charges};
 use crate::client::{gather, route};
 use crate::limiter::Last;
@@ -32,6 +32,8 @@ use crate::policy::MAX_WAIT;
 
 const REPEATED: &str =
     "a second retry around a call, or one inside a throttle, does nothing; install one, outside";
+
+const KEPT: &str = "the request is kept until it is sent";
 
 type Idempotent = Box<dyn Fn(&Request) -> bool + Send + Sync>;
 
@@ -183,30 +185,35 @@ impl Retry {
         extensions: &'a mut Extensions,
         next: Next<'a>,
     ) -> impl Future<Output = Result<Response>> + Send + 'a {
+        // A copy is sent, so that there is room for one request only.
+        let mut kept = Some(request);
         async move {
             let Some(Inside::Outermost { call, started }) = marker::enter(extensions, Layer::Retry) else {
                 self.repeated.warn(REPEATED);
-                return next.run(request, extensions).await;
+                return next.run(kept.take().expect(KEPT), extensions).await;
             };
-            let terms = self.begin(&request, extensions.get(), &call, started);
+            let request = kept.as_ref().expect(KEPT);
+            let terms = self.begin(request, marker::stated(extensions), &call, started);
             if self.idempotent.is_some() {
                 // The closure may have taken its time.
                 marker::begins(extensions, Instant::now());
             }
-            let replica = terms.replica(&request);
             let again = {
-                let mut result = if terms.reach == Reach::Head && call.deadline().is_none() {
-                    call.sends(request, extensions, next.clone()).await
-                } else {
-                    Box::pin(terms.attempt(&call, started, request, extensions, next.clone())).await
+                let sending = match terms.replica(request) {
+                    Some(copy) => terms.first(&call, started, copy, extensions, next.clone()),
+                    None => {
+                        let request = kept.take().expect(KEPT);
+                        terms.first(&call, started, request, extensions, next.clone())
+                    }
                 };
+                let mut result = sending.await;
                 let receipt = receipt::of(&mut result, started);
                 if let Err(why) = receipt.judgement {
                     call.close(why, &receipt, &mut result);
                     marker::end(call, extensions);
                     return result;
                 }
-                let fault = Ended { replica, result, receipt };
+                let fault = Ended { replica: kept, result, receipt };
                 Box::pin(self.again(fault, terms, extensions, next, &call, started))
             };
             let result = again.await;

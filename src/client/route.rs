@@ -149,15 +149,23 @@ pub(crate) enum Route {
 }
 
 impl Route {
+    /// Whether it is for requests to this URL, each under its service's name.
+    #[inline]
+    pub(crate) fn is_by_service(&self, url: &Url) -> bool {
+        match self {
+            Route::Service => true,
+            Route::Host(pattern) => pattern.matches(url),
+            Route::Rest(others) => !others.iter().any(|other| other.matches(url)),
+            Route::Rule(_) | Route::One(_) => false,
+        }
+    }
+
     /// The key of a request to that service; `None` if the request is none of its business.
     pub(crate) fn key<'a>(&self, request: &Request, service: &Cow<'a, str>) -> Option<Cow<'a, str>> {
-        let url = request.url();
         match self {
-            Route::Service => Some(service.clone()),
-            Route::Host(pattern) => pattern.matches(url).then(|| service.clone()),
-            Route::Rest(others) => (!others.iter().any(|other| other.matches(url))).then(|| service.clone()),
             Route::Rule(key) => key(request).map(Cow::Owned),
             Route::One(key) => Some(Cow::Borrowed(key)),
+            _ => self.is_by_service(request.url()).then(|| service.clone()),
         }
     }
 }

@@ -8,7 +8,7 @@ use reqwest_middleware::{Next, Result};
 use tokio::time::Instant;
 
 use crate::client::attempts::{Cause, Outcome};
-use crate::client::call::Call;
+use crate::client::call::{BoxFuture, Call};
 use crate::client::classify::{Fault, Safe};
 use crate::client::gather;
 use crate::client::request_ext::{Options, Reach, Twice};
@@ -26,6 +26,23 @@ impl Terms {
     /// The request once more, if it may and can be sent again.
     pub(crate) fn replica(self, request: &Request) -> Option<Request> {
         if self.twice == Twice::No { None } else { request.try_clone() }
+    }
+
+    /// The first attempt, which goes on at once where there is nothing to do around it.
+    #[inline]
+    pub(crate) fn first<'a>(
+        self,
+        call: &'a Call,
+        started: Instant,
+        request: Request,
+        extensions: &'a mut Extensions,
+        next: Next<'a>,
+    ) -> BoxFuture<'a> {
+        if self.reach == Reach::Head && call.deadline().is_none() {
+            call.sends(request, extensions, next)
+        } else {
+            Box::pin(self.attempt(call, started, request, extensions, next))
+        }
     }
 
     /// Runs an attempt as far as the call reaches.

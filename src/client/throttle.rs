@@ -181,7 +181,6 @@ impl Throttle {
     }
 
     /// Under which key the rule's limiter has the request; `None` if it is not for it.
-    #[inline]
     fn key<'a>(
         &self,
         rule: &Rule,
@@ -189,9 +188,6 @@ impl Throttle {
         service: &Cow<'a, str>,
         stated: Option<&str>,
     ) -> Option<Cow<'a, str>> {
-        if let (Route::Service, None, None) = (&rule.route, stated, &self.credential) {
-            return Some(service.clone());
-        }
         let key = rule.route.key(request, service)?;
         Some(match (&rule.route, stated, &self.credential) {
             (Route::One(_), ..) | (_, None, None) => key,
@@ -210,19 +206,20 @@ impl Throttle {
         mut response: Response,
         call: &Call,
     ) -> Response {
-        self.land(&mut attempt.origin, &response);
+        self.bound_wait(&attempt.origin, call);
+        let landed = self.land(&attempt.origin, &response);
         let mut told = None;
         if self.reading.asks_for_body(&response) {
             // A body may be slow, and its reader gone before its end. A wait that only a service's documentation
             // asks for may be told otherwise there.
             if signals.class() == Class::Throttle && !signals.is_floor() {
-                told = signals.wait().inspect(|_| self.tell(&signals, &attempt.origin));
+                told = signals.wait().inspect(|_| self.tell(&signals, &attempt.origin, &landed));
             }
             (response, signals) = receipt::with_body(response, signals, call.deadline()).await;
         }
         // Told already, only a longer wait is news.
         if told.is_none() || signals.wait() > told {
-            self.tell(&signals, &attempt.origin);
+            self.tell(&signals, &attempt.origin, &landed);
         }
         if signals.class() != Class::None && !attempt.holds.permits().is_empty() {
             self.note_pause(&attempt.origin, call).await;
@@ -231,22 +228,20 @@ impl Throttle {
         attempt.carry(response, &self.bodies)
     }
 
-    /// One attempt, to be polled at once. What may go goes before there is a future, which then need not hold
-    /// the request.
-    fn send<'a>(
+    /// One attempt, begun at its first poll.
+    async fn send<'a>(
         &'a self,
         request: Request,
         extensions: &'a mut Extensions,
         next: Next<'a>,
         call: impl Deref<Target = Call> + Send + 'a,
-        now: Instant,
-    ) -> BoxFuture<'a> {
-        let options = extensions.get();
-        let mut attempt = self.outgoing(&request, options, now);
+    ) -> Result<Response> {
+        let options = marker::stated(extensions);
+        let mut attempt = self.outgoing(&request, options, Instant::now());
         if let Some(costs) = self.begin(&mut attempt, &request, options, &call) {
-            return Box::pin(self.wait_and_send(attempt, costs, request, extensions, next, call));
+            self.acquire(&mut attempt, costs, &call).await?;
         }
-        Box::pin(self.follow(attempt, next.run(request, extensions), call))
+        self.follow(attempt, next.run(request, extensions), call).await
     }
 
     /// One attempt that has to ask for its permits.
@@ -264,6 +259,7 @@ impl Throttle {
     }
 
     /// What is done with the response to an attempt. What few need is apart, so that the future is small.
+    #[inline(always)]
     #[allow(clippy::manual_async_fn, reason = "an async fn copies what it is given")]
     fn follow<'a>(
         &'a self,
@@ -274,11 +270,14 @@ impl Throttle {
         async move {
             let looked_into = {
                 let mut result = sending.await;
-                let Ok(response) = &mut result else { return result };
+                let Ok(response) = &mut result else {
+                    self.bound_wait(&attempt.origin, &call);
+                    return result;
+                };
                 let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {
-                    self.land(&mut attempt.origin, response);
-                    self.tell(&signals, &attempt.origin);
+                    let landed = self.land(&attempt.origin, response);
+                    self.tell(&signals, &attempt.origin, &landed);
                     attempt.leave(signals, response);
                     if attempt.rides_on(response) {
                         result = result.map(|response| attempt.carry(response, &self.bodies));
@@ -304,7 +303,7 @@ impl Throttle {
             call.check_time(started)?;
             call.goes();
             // The call was made when this future was, which may be long ago.
-            let sending = self.send(request, extensions, next, &*call, Instant::now());
+            let sending = self.send(request, extensions, next, &*call);
             call.in_time(started, sending).await
         };
         let mut result = Box::pin(attempt).await;
@@ -329,14 +328,20 @@ impl Middleware for Throttle {
         Self: 'all,
     {
         match marker::enter(extensions, Layer::Throttle(&self.limiters)) {
-            Some(Inside::Within(within)) => match within.began_now() {
-                Some(now) => self.send(request, extensions, next, within, now),
-                None => {
-                    Box::pin(
-                        async move { self.send(request, extensions, next, within, Instant::now()).await },
-                    )
+            Some(Inside::Within(within)) => {
+                let Some(now) = within.began_now() else {
+                    return Box::pin(self.send(request, extensions, next, within));
+                };
+                // What may go goes before there is a future, which then need not hold the request.
+                let options = marker::stated(extensions);
+                let mut attempt = self.outgoing(&request, options, now);
+                match self.begin(&mut attempt, &request, options, &within) {
+                    None => Box::pin(self.follow(attempt, next.run(request, extensions), within)),
+                    Some(costs) => {
+                        Box::pin(self.wait_and_send(attempt, costs, request, extensions, next, within))
+                    }
                 }
-            },
+            }
             Some(Inside::Outermost { call, started }) => {
                 Box::pin(self.run_alone(request, extensions, next, call, started))
             }

@@ -88,7 +88,8 @@ impl Told {
                 headers.append(name, value);
             }
         }
-        let fields = Fields::gather(Profile::Generic, &headers);
+        let mut fields = Fields::none();
+        fields.gather(Profile::Generic, &headers);
         let asked = Asked::read(&fields, clock).wait();
         self.wait = self.wait.max(asked.map(|(wait, _)| wait));
         quota::read(&fields, clock, &mut self.budgets);

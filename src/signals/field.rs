@@ -126,16 +126,19 @@ pub(super) struct Fields<'h> {
 }
 
 impl<'h> Fields<'h> {
-    pub(super) fn gather(profile: Profile, headers: &'h HeaderMap) -> Self {
-        let mut fields = Self { lines: SmallVec::new(), date: None, age: None };
+    pub(super) fn none() -> Self {
+        Self { lines: SmallVec::new(), date: None, age: None }
+    }
+
+    /// In the caller's place, for they are many bytes and mostly empty.
+    pub(super) fn gather(&mut self, profile: Profile, headers: &'h HeaderMap) {
         for (name, value) in headers {
             match name.as_str() {
-                "date" => fields.date = fields.date.or(Some(value.as_bytes())),
-                "age" => fields.age = fields.age.or(Some(value.as_bytes())),
-                name => fields.push(profile, name, value),
+                "date" => self.date = self.date.or(Some(value.as_bytes())),
+                "age" => self.age = self.age.or(Some(value.as_bytes())),
+                name => self.push(profile, name, value),
             }
         }
-        fields
     }
 
     fn push(&mut self, profile: Profile, name: &'h str, value: &'h HeaderValue) {

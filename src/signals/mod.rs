@@ -153,7 +153,9 @@ impl Signals {
         headers: &HeaderMap,
         received_at: impl FnOnce() -> SystemTime,
     ) -> Self {
-        let said = Said::read(profile, status, &Fields::gather(profile, headers), received_at);
+        let mut fields = Fields::none();
+        fields.gather(profile, headers);
+        let said = Said::read(profile, status, &fields, received_at);
         Self { profile, status, said, sent: None, received: None }
     }
 

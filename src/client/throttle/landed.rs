@@ -12,17 +12,18 @@ use super::outgoing::Origin;
 use crate::client::route::Route;
 use crate::signals::Signals;
 
+/// The keys where a redirect led, rule by rule; `None` if nowhere else.
+pub(super) type Landed = Option<Box<[Option<String>]>>;
+
 impl Throttle {
-    /// Notes where a redirect led, if anywhere else, and charges it there.
+    /// Where a redirect led; charges it there.
     #[inline]
-    pub(super) fn land(&self, origin: &mut Origin<'_>, response: &Response) {
-        if origin.is_left_for(response.url()) {
-            self.land_elsewhere(origin, response.url());
-        }
+    pub(super) fn land(&self, origin: &Origin<'_>, response: &Response) -> Landed {
+        origin.is_left_for(response.url()).then(|| self.land_elsewhere(origin, response.url()))
     }
 
     #[cold]
-    fn land_elsewhere(&self, origin: &mut Origin<'_>, url: &Url) {
+    fn land_elsewhere(&self, origin: &Origin<'_>, url: &Url) -> Box<[Option<String>]> {
         let hop = origin.hop(url);
         let service = self.services.name(hop.url());
         let there = self.rules.iter().map(|rule| match rule.route {
@@ -30,23 +31,23 @@ impl Throttle {
             _ => self.key(rule, &hop, &service, None).map(Cow::into_owned),
         });
         let there = there.collect::<Box<[_]>>();
-        for ((rule, here), there) in self.rules.iter().zip(&origin.keys).zip(&there) {
-            let there = there.as_deref().filter(|there| Some(*there) != here.as_deref());
+        for (i, (rule, there)) in self.rules.iter().zip(&there).enumerate() {
+            let there = there.as_deref().filter(|there| Some(*there) != origin.key(i));
             if let Some(there) = there.filter(|_| !origin.is_exempt) {
                 rule.limiter.charge(there);
             }
         }
-        origin.landed = Some(there);
+        there
     }
 
     /// Tells the limiters what the response says, each under the key of the service that gave it, or of the one
     /// that led there where no rule is for it; not an overall cap, for one service does not speak for the others.
-    pub(super) fn tell(&self, signals: &Signals, origin: &Origin<'_>) {
+    pub(super) fn tell(&self, signals: &Signals, origin: &Origin<'_>, landed: &Landed) {
         for (i, rule) in
             self.rules.iter().enumerate().filter(|(_, rule)| !matches!(rule.route, Route::One(_)))
         {
-            let there = origin.landed.as_ref().and_then(|landed| landed[i].as_deref());
-            if let Some(key) = there.or(origin.keys[i].as_deref()) {
+            let there = landed.as_ref().and_then(|landed| landed[i].as_deref());
+            if let Some(key) = there.or(origin.key(i)) {
                 rule.limiter.observe(key, signals);
             }
         }

@@ -30,6 +30,8 @@ const LYING: &str =
     "response bodies lie unread and hold their seats while other calls wait; read or drop them";
 const LYING_HINT: &str = "response bodies lie unread and hold their seats; read or drop them";
 
+type Keys<'a> = Box<[Option<Cow<'a, str>>]>;
+
 pub(super) type Costs = SmallVec<[(String, u64); 2]>;
 
 /// An attempt on its way.
@@ -42,6 +44,7 @@ pub(super) struct Outgoing<'a> {
 
 impl Outgoing<'_> {
     /// It has its permits.
+    #[inline]
     fn goes(&mut self, permits: Permits, costs: &Costs, call: &Call) {
         call.goes();
         self.holds = if costs.is_empty() {
@@ -80,9 +83,9 @@ impl Outgoing<'_> {
 
 /// What must be known of a request after it was sent.
 pub(super) struct Origin<'a> {
-    /// Rule by rule.
-    pub(super) keys: SmallVec<[Option<Cow<'a, str>>; 1]>,
     pub(super) service: Cow<'a, str>,
+    /// Rule by rule. `None` where each has the service's name, as of most calls.
+    keys: Option<Keys<'a>>,
     is_head: bool,
     /// Method and headers, only where a key depends on them.
     head: Option<Box<(Method, HeaderMap)>>,
@@ -90,14 +93,22 @@ pub(super) struct Origin<'a> {
     follows: bool,
     /// Whether no limit holds for it.
     pub(super) is_exempt: bool,
-    /// The keys where a redirect led, rule by rule.
-    pub(super) landed: Option<Box<[Option<String>]>>,
 }
 
 impl<'a> Origin<'a> {
     /// The rules that are for the request, each with its key.
     pub(super) fn asked<'o>(&'o self, rules: &'o [Rule]) -> impl Iterator<Item = (&'o Rule, &'o str)> {
-        rules.iter().zip(&self.keys).filter_map(|(rule, key)| Some((rule, key.as_deref()?)))
+        let rules = if self.is_exempt { &[] } else { rules };
+        rules.iter().enumerate().filter_map(|(i, rule)| Some((rule, self.key(i)?)))
+    }
+
+    /// The key under the rule of this number, if that is for the request.
+    #[inline]
+    pub(super) fn key(&self, rule: usize) -> Option<&str> {
+        match &self.keys {
+            None => Some(&self.service),
+            Some(keys) => keys[rule].as_deref(),
+        }
     }
 
     /// Whether a redirect went to another service, whose keys are then meant.
@@ -126,24 +137,41 @@ impl Throttle {
         sent: Instant,
     ) -> Outgoing<'_> {
         let stated = options.and_then(|options| options.key.as_deref());
-        let head_matters =
-            self.credential.is_some() || self.rules.iter().any(|rule| matches!(rule.route, Route::Rule(_)));
+        let is_exempt = options.is_some_and(|options| options.pass == Pass::Exempt)
+            || self.exempt.as_ref().is_some_and(|exempt| exempt(request));
         let service = self.services.name(request.url());
-        let mut keys = SmallVec::new();
-        for rule in &self.rules {
-            keys.push(self.key(rule, request, &service, stated));
-        }
+        let by_service = |rule: &Rule| rule.route.is_by_service(request.url());
+        let (keys, head) =
+            if stated.is_none() && self.credential.is_none() && self.rules.iter().all(by_service) {
+                (None, None)
+            } else {
+                (Some(self.keys(request, &service, stated)), self.head(request))
+            };
         let origin = Origin {
             keys,
             is_head: request.method() == Method::HEAD,
-            head: head_matters.then(|| Box::new((request.method().clone(), request.headers().clone()))),
+            head,
             follows: stated.is_none(),
-            is_exempt: false,
-            landed: None,
+            is_exempt,
             service,
         };
         let settle = options.and_then(|options| options.settle.clone());
         Outgoing { origin, settle, holds: Holds::Permits(Permits::new()), sent }
+    }
+
+    /// The key of the request under each rule.
+    fn keys<'a>(&self, request: &Request, service: &Cow<'a, str>, stated: Option<&str>) -> Keys<'a> {
+        self.rules.iter().map(|rule| self.key(rule, request, service, stated)).collect()
+    }
+
+    /// What keys depend on beside the URL, if they do.
+    fn head(&self, request: &Request) -> Option<Box<(Method, HeaderMap)>> {
+        let matters = self.credential.is_some() || self.has_closure_rule();
+        matters.then(|| Box::new((request.method().clone(), request.headers().clone())))
+    }
+
+    fn has_closure_rule(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.route, Route::Rule(_)))
     }
 
     /// Takes the attempt as far as it goes without a wait. The costs of one that has to ask for its permits.
@@ -155,37 +183,43 @@ impl Throttle {
         options: Option<&Options>,
         call: &Call,
     ) -> Option<Costs> {
-        attempt.origin.is_exempt = options.is_some_and(|options| options.pass == Pass::Exempt)
-            || self.exempt.as_ref().is_some_and(|exempt| exempt(request));
-        if attempt.origin.is_exempt || attempt.origin.asked(&self.rules).next().is_none() {
-            return None;
-        }
+        let (rule, key, are_several) = {
+            let mut asked = attempt.origin.asked(&self.rules);
+            let (rule, key) = asked.next()?;
+            (rule, key, asked.next().is_some())
+        };
         call.asks();
-        attempt.origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
-        let costs = self.costs(request, options);
+        let mut costs = Costs::new();
+        self.add_costs(&mut costs, request, options);
         if self.runs_closures() {
             // They may have taken their time.
             attempt.sent = Instant::now();
         }
-        let Some(permits) = self.at_once(&attempt.origin, &costs, attempt.sent) else { return Some(costs) };
+        if are_several {
+            return Some(costs);
+        }
+        let permit = rule.limiter.grant(&self.ask(rule, key, &costs), Some(at_us(attempt.sent)));
+        let Some(permit) = permit else { return Some(costs) };
+        let permits = smallvec![permit];
         attempt.goes(permits, &costs, call);
         None
     }
 
     fn runs_closures(&self) -> bool {
-        let is_closure = |rule: &Rule| matches!(rule.route, Route::Rule(_));
-        !self.costs.is_empty() || self.exempt.is_some() || self.rules.iter().any(is_closure)
+        !self.costs.is_empty() || self.exempt.is_some() || self.has_closure_rule()
     }
 
     /// The costs that the request states, and of the closures' those that it does not.
-    fn costs(&self, request: &Request, options: Option<&Options>) -> Costs {
-        let mut costs = options.map_or_else(Costs::new, |options| options.costs.clone());
+    #[inline]
+    fn add_costs(&self, costs: &mut Costs, request: &Request, options: Option<&Options>) {
+        if let Some(options) = options {
+            costs.extend(options.costs.iter().cloned());
+        }
         for (unit, cost) in &self.costs {
             if !costs.iter().any(|(stated, _)| stated == unit) {
                 costs.push((unit.clone(), cost(request)));
             }
         }
-        costs
     }
 
     /// What is asked of one rule's limiter: its own units, and those that nobody counts, for it to refuse.
@@ -195,12 +229,9 @@ impl Throttle {
         ours.fold(Ask::new(key), |ask, (unit, cost)| ask.cost(unit, *cost))
     }
 
-    /// The permit of a call that one limiter lets go as of `now`. Whatever else there is may have to wait, or
-    /// is for several to decide together.
-    fn at_once(&self, origin: &Origin<'_>, costs: &Costs, now: Instant) -> Option<Permits> {
-        let mut asked = origin.asked(&self.rules);
-        let (Some((rule, key)), None) = (asked.next(), asked.next()) else { return None };
-        rule.limiter.grant(&self.ask(rule, key, costs), Some(at_us(now))).map(|permit| smallvec![permit])
+    /// Holds the call to the policies' `max_wait`, before anything waits; most never do.
+    pub(super) fn bound_wait(&self, origin: &Origin<'_>, call: &Call) {
+        origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
     }
 
     /// Waits for a permit of each limiter, within what is left of the call's time.
@@ -212,6 +243,7 @@ impl Throttle {
     }
 
     async fn permits(&self, origin: &Origin<'_>, costs: &Costs, call: &Call) -> Result<Permits> {
+        self.bound_wait(origin, call);
         let since = Instant::now();
         let mut may_wait = call.wait_left(Duration::MAX);
         if let Some(deadline) = call.deadline() {

@@ -133,10 +133,16 @@ impl Gcra {
         self.full.max(self.most * self.ticks.p)
     }
 
+    /// Whether a state is in this limit's own ticks.
+    #[inline]
+    pub(crate) fn is_own(&self, state: &State) -> bool {
+        state.p == self.ticks.p
+    }
+
     /// Whether other numbers left a debt that is deeper.
     #[inline]
     fn is_beyond(&self, state: &State) -> bool {
-        state.p != self.ticks.p && self.owed(state) > self.deepest()
+        !self.is_own(state) && self.owed(state) > self.deepest()
     }
 
     #[inline]
@@ -158,45 +164,35 @@ impl Gcra {
         Mark(debt, debt.saturating_add(cost.saturating_mul(self.ticks.p)).min(DEEP))
     }
 
-    /// The mark of a charge at `now`, which is not before the tail, if it goes then. Charges nothing yet.
+    /// The mark of a charge at `now`, if it goes then; for the many calls that meet a state of this limit's own, booked
+    /// at no later instant. `None` decides nothing: then `earliest` and `commit` have to be asked. Charges nothing
+    /// yet.
     #[inline(always)]
     pub(crate) fn offer(&self, state: &State, now: u64, cost: u64) -> Option<Mark> {
-        let mark = self.charged(self.debt(state, now), cost);
-        (mark.0 <= self.room(cost)).then_some(mark)
-    }
-
-    /// Charges what has this mark.
-    #[inline(always)]
-    pub(crate) fn take(&self, state: &mut State, at: u64, cost: u64, mark: Mark) {
-        if self.is_beyond(state) {
-            self.charge_beyond(state, at, cost);
-        } else {
-            *state = State { debt: mark.1, at, p: self.ticks.p };
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
-        let mark = self.charged(self.debt(state, at), cost);
-        self.take(state, at, cost, mark);
-        mark
-    }
-
-    /// `earliest` and `commit` in one, for the many calls that go at once. `None` decides nothing: then both
-    /// have to be asked.
-    #[inline(always)]
-    pub(crate) fn try_now(&self, state: &mut State, now: u64, cost: u64) -> Option<Mark> {
-        if state.p != self.ticks.p || state.at > now {
+        if !self.is_own(state) || state.at > now {
             return None;
         }
         let debt = state.debt.saturating_sub(self.repaid(state, now));
         // What one call may cost fits well below the deepest debt.
         let charge = cost * self.ticks.p;
-        if debt > self.cap.saturating_sub(charge) {
-            return None;
+        (debt <= self.cap.saturating_sub(charge)).then_some(Mark(debt, debt + charge))
+    }
+
+    /// Charges what was offered at `now`.
+    #[inline(always)]
+    pub(crate) fn take(&self, state: &mut State, now: u64, offered: Mark) {
+        (state.debt, state.at) = (offered.1, now);
+    }
+
+    #[inline(always)]
+    pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) -> Mark {
+        let mark = self.charged(self.debt(state, at), cost);
+        if self.is_beyond(state) {
+            self.charge_beyond(state, at, cost);
+        } else {
+            *state = State { debt: mark.1, at, p: self.ticks.p };
         }
-        (state.debt, state.at) = (debt + charge, now);
-        Some(Mark(debt, state.debt))
+        mark
     }
 
     /// A debt beyond this limit's own stays whole, in the ticks of the one whose it is: cut short here, it

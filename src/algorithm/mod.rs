@@ -221,21 +221,24 @@ impl Rule {
     pub(crate) fn offer(&self, state: &mut State, now: u64, drained: u64, cost: u64) -> Option<Mark> {
         match (self, &*state) {
             // What needs no reading first.
-            (Rule::Gcra(rule), State::Gcra(state)) if (drained..=now).contains(&state.at) && cost > 0 => {
-                rule.offer(state, now, cost)
+            (Rule::Gcra(rule), State::Gcra(state)) if state.at >= drained && cost > 0 => {
+                if let Some(mark) = rule.offer(state, now, cost) {
+                    return Some(mark);
+                }
             }
             (Rule::Seats(rule), State::Seats(state)) => {
-                rule.left(state).checked_sub(cost).map(|left| Mark(left, now))
+                return rule.left(state).checked_sub(cost).map(|left| Mark(left, now));
             }
-            _ => self.offer_read(state, now, drained, cost),
+            _ => {}
         }
+        self.offer_read(state, now, drained, cost)
     }
 
     #[inline(never)]
     fn offer_read(&self, state: &mut State, now: u64, drained: u64, cost: u64) -> Option<Mark> {
         self.read(state, now, drained);
         match (self, &*state) {
-            (Rule::Gcra(rule), State::Gcra(state)) if state.at <= now && cost > 0 => {
+            (Rule::Gcra(rule), State::Gcra(state)) if rule.is_own(state) && cost > 0 => {
                 rule.offer(state, now, cost)
             }
             // Their mark is how they stand once they are charged.
@@ -247,7 +250,9 @@ impl Rule {
     #[inline(always)]
     pub(crate) fn take(&self, state: &mut State, now: u64, cost: u64, offered: Mark) -> Mark {
         match (self, &mut *state) {
-            (Rule::Gcra(rule), State::Gcra(state)) if cost > 0 => rule.take(state, now, cost, offered),
+            (Rule::Gcra(rule), State::Gcra(state)) if rule.is_own(state) && cost > 0 => {
+                rule.take(state, now, offered);
+            }
             (Rule::Seats(_), State::Seats(state)) => state.in_use += cost,
             _ => return self.commit_or_mark(state, now, cost),
         }

@@ -34,6 +34,12 @@ impl Current {
         }
     }
 
+    /// The first plan, if there never was another: cheaper to tell than which of two a reference is.
+    #[inline(always)]
+    pub(super) fn only(&self) -> Option<&Plan> {
+        self.last.get().is_none().then_some(&self.first)
+    }
+
     pub(super) fn load_full(&self) -> Arc<Plan> {
         Arc::clone(&self.load())
     }

@@ -5,7 +5,7 @@
 //! that does not wait takes nothing from the allocator once a permit came back.
 
 use std::cell::Cell;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::sync::Arc;
 
 #[cfg(feature = "redis")]
@@ -19,45 +19,68 @@ use crate::store::{Charge, Grant};
 /// The most boxes that a thread keeps.
 const MAX_SPARES: u32 = 256;
 
+/// A box, or none, that is never dropped where it is: not to look for one is what makes moving it cheap.
+type Spare = ManuallyDrop<Option<Box<Held>>>;
+
 thread_local! {
-    static SPARES: Spares = const { Spares { newest: Cell::new(None), len: Cell::new(0) } };
+    static SPARES: Spares =
+        const { Spares { newest: Cell::new(ManuallyDrop::new(None)), room: Cell::new(0) } };
+    /// Apart, so that only the first box of a thread asks whether the thread is ending.
+    static KEEPER: Keeper = const { Keeper };
 }
 
 /// Empty boxes, each with the one that came before it.
 struct Spares {
-    newest: Cell<Option<Box<Held>>>,
-    len: Cell<u32>,
+    newest: Cell<Spare>,
+    /// For how many more there is room: none before the thread's first and after its end.
+    room: Cell<u32>,
 }
 
 impl Spares {
     #[inline]
     fn take(&self) -> Option<Box<Held>> {
-        let mut held = self.newest.take()?;
-        self.fill(held.before.take());
-        self.len.set(self.len.get() - 1);
+        let mut held = ManuallyDrop::into_inner(self.newest.take())?;
+        self.newest.set(mem::take(&mut held.before));
+        self.room.set(self.room.get() + 1);
         Some(held)
     }
 
     #[inline(always)]
     fn keep(&self, mut held: Box<Held>) {
-        let len = self.len.get();
-        if len == MAX_SPARES {
-            return discard(held);
+        let room = self.room.get();
+        if room == 0 {
+            return self.keep_first(held);
         }
-        mem::forget(mem::replace(&mut held.before, self.newest.take()));
-        self.fill(Some(held));
-        self.len.set(len + 1);
+        held.before = self.newest.take();
+        self.newest.set(ManuallyDrop::new(Some(held)));
+        self.room.set(room - 1);
     }
 
-    /// Sets the newest, of which there is none: not to look for one to drop is what makes this cheap.
-    #[inline]
-    fn fill(&self, newest: Option<Box<Held>>) {
-        mem::forget(self.newest.replace(newest));
+    /// Keeps the first of a thread, if that is what it is.
+    #[cold]
+    #[inline(never)]
+    fn keep_first(&self, held: Box<Held>) {
+        let newest = self.newest.take();
+        if newest.is_none() && KEEPER.try_with(|_| ()).is_ok() {
+            self.newest.set(ManuallyDrop::new(Some(held)));
+            self.room.set(MAX_SPARES - 1);
+        } else {
+            self.newest.set(newest);
+        }
     }
 }
 
-#[cold]
-fn discard(_: Box<Held>) {}
+/// Drops a thread's spares when it ends.
+struct Keeper;
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        _ = SPARES.try_with(|spares| {
+            while spares.take().is_some() {}
+            spares.room.set(0);
+        });
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Held {
@@ -71,7 +94,7 @@ pub(super) struct Held {
     /// `None` for the many that were granted at once.
     pub(super) later: Option<Box<Later>>,
     /// Of a spare one, the one that became spare before it.
-    before: Option<Box<Held>>,
+    before: Spare,
 }
 
 /// What there is to know of a permit that was not granted at once.
@@ -93,14 +116,14 @@ impl Held {
     /// An empty one: a spare one if there is.
     #[inline]
     pub(super) fn new() -> Box<Self> {
-        // A thread that ends has no spares any more.
         SPARES.try_with(Spares::take).ok().flatten().unwrap_or_default()
     }
 
     #[inline]
     pub(super) fn set_issuer(&mut self, issuer: &Arc<Issuer>) {
-        if !self.issuer.as_ref().is_some_and(|last| Arc::ptr_eq(last, issuer)) {
-            self.issuer = Some(issuer.clone());
+        match &self.issuer {
+            Some(last) if Arc::ptr_eq(last, issuer) => {}
+            _ => self.issuer = Some(issuer.clone()),
         }
     }
 
@@ -141,21 +164,68 @@ impl Held {
 
     /// Empties it and keeps it for the next.
     #[inline(always)]
-    pub(super) fn spare(mut self: Box<Self>) {
+    pub(super) fn spare(self: Box<Self>) {
         if self.rides || self.later.is_some() {
-            self.end();
+            return self.end();
         }
-        // A thread that ends keeps none.
         _ = SPARES.try_with(|spares| spares.keep(self));
     }
 
+    /// The same where there is something to empty.
     #[inline(never)]
-    fn end(&mut self) {
+    fn end(mut self: Box<Self>) {
         if mem::take(&mut self.rides)
             && let Some(margin) = self.charged
         {
             self.give_back(margin);
         }
         self.later = None;
+        _ = SPARES.try_with(|spares| spares.keep(self));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::thread;
+
+    use tokio::time::Instant;
+
+    use super::super::{Limiter, Permit};
+    use super::*;
+    use crate::policy::Policy;
+    use crate::store::Local;
+
+    thread_local! {
+        static LEFT: RefCell<Vec<Permit>> = const { RefCell::new(Vec::new()) };
+    }
+
+    #[test]
+    fn a_thread_keeps_so_many_spares_and_none_beyond_its_end() {
+        let limiter = Limiter::new(Policy::new("spares").limit("1000000/s burst 1000000"), Local::new());
+        let limiter = limiter.expect("the policy is valid");
+        let issuer = limiter.core.current.load().issuer.clone();
+        let permit = || limiter.try_acquire_at("k", Instant::now()).expect("there is room");
+        let owners = Arc::strong_count(&issuer);
+        // Only who joins a thread knows that it dropped what was its own.
+        let run = |then: &(dyn Fn() + Sync)| {
+            thread::scope(|scope| scope.spawn(then).join().expect("it does not panic"));
+        };
+        run(&|| {
+            for _ in 0..2 {
+                drop((0..MAX_SPARES + 10).map(|_| permit()).collect::<Vec<_>>());
+                assert_eq!(Arc::strong_count(&issuer), owners + MAX_SPARES as usize);
+            }
+        });
+        // Permits that are dropped while the thread ends, after its spares and before them.
+        run(&|| {
+            LEFT.with_borrow_mut(|left| left.push(permit()));
+            drop(permit());
+        });
+        run(&|| {
+            drop(permit());
+            LEFT.with_borrow_mut(|left| left.extend([permit(), permit()]));
+        });
+        assert_eq!(Arc::strong_count(&issuer), owners);
     }
 }

@@ -51,7 +51,7 @@ use queue::{NoPlace, Queue};
 use crate::algorithm::{Costs, NEVER, Rules};
 use crate::clock::{self, micros};
 use crate::limit::Margin;
-use crate::policy::{ConfigError, MAX_LIMITS, Policy};
+use crate::policy::{ConfigError, Policy};
 #[cfg(feature = "redis")]
 use crate::store::Local;
 use crate::store::{Answer, AnyStore, Home, PartAnswer, Space, Table, When};
@@ -170,15 +170,14 @@ impl Limiter {
     /// # Errors
     /// [`Refused`] says which limit, why, and when it could go.
     pub async fn acquire<'a>(&self, ask: impl Into<Ask<'a>>) -> Result<Permit, Refused> {
-        #[cfg(feature = "redis")]
-        if let Some(fleet) = &self.core.shared.fleet {
-            let ask = ask.into();
-            return Box::pin(fleet.acquire(&self.core.current, self.margin, &ask)).await;
-        }
         let place = {
             let ask = ask.into();
             if let Some(permit) = self.grant(&ask, None) {
                 return Ok(permit);
+            }
+            #[cfg(feature = "redis")]
+            if let Some(fleet) = &self.core.shared.fleet {
+                return Box::pin(fleet.acquire(&self.core.current, self.margin, &ask)).await;
             }
             match self.start(&ask)? {
                 Start::Go(permit) => return Ok(permit),
@@ -211,7 +210,7 @@ impl Limiter {
     /// [`Refused`] says which limit, and when it could go. A limiter whose budgets live in Redis always refuses:
     /// it cannot answer without waiting.
     pub fn try_acquire_at<'a>(&self, ask: impl Into<Ask<'a>>, at: Instant) -> Result<Permit, Refused> {
-        let ask = ask.into().max_wait(Duration::ZERO);
+        let ask = ask.into();
         #[cfg(feature = "redis")]
         if self.core.shared.fleet.is_some() {
             return Err(self.core.current.load().refuse(RefusedKind::StoreAway, Duration::ZERO));
@@ -251,21 +250,23 @@ impl Limiter {
     }
 
     /// The way of a call that does not wait: the store grants it in one step, or nothing happened.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn grant(&self, ask: &Ask<'_>, at: Option<u64>) -> Option<Permit> {
-        if !self.core.shared.is_free() {
+        let core = &*self.core;
+        if !core.shared.is_free() {
             return None;
         }
-        let plan = self.core.current.load();
-        let mut stated;
-        let costs = match plan.rules.usual(&ask.costs) {
-            Some(usual) => usual,
-            None => {
-                stated = [0; MAX_LIMITS];
-                plan.rules.costs_in(&mut stated, &ask.costs).ok()?
-            }
-        };
-        Permit::now(&plan, &plan.part(self.margin, ask.key, costs), at)
+        match core.current.only() {
+            Some(plan) => plan.grant(self.margin, ask, at),
+            None => self.grant_by_last(ask, at),
+        }
+    }
+
+    /// [`grant`](Self::grant) under a policy that was changed.
+    #[cold]
+    #[inline(never)]
+    fn grant_by_last(&self, ask: &Ask<'_>, at: Option<u64>) -> Option<Permit> {
+        self.core.current.load().grant(self.margin, ask, at)
     }
 
     /// What the store says about an ask now; `None` if others wait before it.

@@ -18,7 +18,7 @@ use crate::algorithm::{Costs, Mark};
 use crate::clock;
 use crate::decision::Decision;
 use crate::limit::Margin;
-use crate::store::{Answer, Charged, Grant, Outcome, Part, PartAnswer, Ticket};
+use crate::store::{Answer, Charged, Grant, Outcome, PartAnswer, Ticket};
 
 /// The right to send one call. Its seats go back when it is dropped; what it was charged stays charged.
 #[must_use = "a seat is given back when its permit is dropped"]
@@ -30,11 +30,20 @@ pub struct Permit(
 impl Permit {
     /// A permit that the store grants at once, or nothing.
     #[inline]
-    pub(super) fn now(plan: &Plan, part: &Part<'_>, at: Option<u64>) -> Option<Self> {
+    pub(super) fn now(
+        plan: &Plan,
+        margin: Margin,
+        key: &str,
+        costs: &[u64],
+        at: Option<u64>,
+    ) -> Option<Self> {
         let mut held = Held::new();
-        if plan.shared.store.try_now(part, at, &mut held.grant) {
+        let store = &plan.shared.store;
+        let known = store.try_known(&plan.part(margin, key, costs), at, &mut held.grant);
+        // Of a part of its own, or the one above could not be kept in registers.
+        if known.unwrap_or_else(|| store.try_new(&plan.part(margin, key, costs), at, &mut held.grant)) {
             held.set_issuer(&plan.issuer);
-            (held.charged, held.rides) = (Some(part.margin), part.rules.rides);
+            (held.charged, held.rides) = (Some(margin), plan.rules.rides);
             #[cfg(feature = "metrics")]
             crate::metrics::granted(&plan.granted);
             Some(Self(Some(held)))

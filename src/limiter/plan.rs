@@ -14,7 +14,7 @@ use crate::algorithm::{CostFault, Costs, NEVER, Rules};
 use crate::clock;
 use crate::decision::{Decision, Level};
 use crate::limit::Margin;
-use crate::policy::{ConfigError, MAX_WAIT, Policy};
+use crate::policy::{ConfigError, MAX_LIMITS, MAX_WAIT, Policy};
 use crate::store::{Answer, Outcome, Part, PartAnswer, Space};
 
 /// A policy, reduced; replaced as a whole.
@@ -76,6 +76,20 @@ impl Plan {
     /// A part that asks for nothing.
     pub(super) fn whole<'a>(&'a self, margin: Margin, key: &'a str) -> Part<'a> {
         self.part(margin, key, &[])
+    }
+
+    /// A permit that the store gives in one step, or nothing happened.
+    #[inline(never)]
+    pub(super) fn grant(&self, margin: Margin, ask: &Ask<'_>, at: Option<u64>) -> Option<Permit> {
+        let mut stated;
+        let costs = match self.rules.usual(&ask.costs) {
+            Some(usual) => usual,
+            None => {
+                stated = [0; MAX_LIMITS];
+                self.rules.costs_in(&mut stated, &ask.costs).ok()?
+            }
+        };
+        Permit::now(self, margin, ask.key, costs, at)
     }
 
     /// How long a call may be held back.

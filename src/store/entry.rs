@@ -152,39 +152,37 @@ impl Entry {
     pub(super) fn try_now(&mut self, part: &Part<'_>, now: u64, at: Option<u64>, grant: &mut Grant) -> bool {
         (grant.now, grant.ticket) = (now, self.ticket);
         // One bucket and no pause, as in most calls: the same as the other way, without its branches.
-        if let ([Rule::Gcra(rule)], [State::Gcra(state)], &[cost]) =
-            (part.rules.of(part.margin), &mut *self.states, part.costs)
+        let rules = part.rules.of(part.margin);
+        if let ([Rule::Gcra(rule)], [State::Gcra(state)], &[cost]) = (rules, &mut *self.states, part.costs)
             && cost > 0
             && self.pause.is_none()
-            && let Some(mark) = rule.try_now(state, now, cost)
+            && let Some(mark) = rule.offer(state, now, cost)
         {
+            rule.take(state, now, mark);
             grant.fill(Charged::new(cost, mark));
             self.permits += u32::from(part.rules.rides);
             return true;
         }
-        !self.is_booked_after(at) && self.try_all(*part, now, grant)
+        !self.is_booked_after(at) && self.try_all(rules, part.costs, now, grant)
     }
 
     #[inline(never)]
-    fn try_all(&mut self, part: Part<'_>, now: u64, grant: &mut Grant) -> bool {
+    fn try_all(&mut self, rules: &[Rule], costs: &[u64], now: u64, grant: &mut Grant) -> bool {
         let drained = match &self.pause {
             None => 0,
             Some(pause) if pause.holds(now).is_some() => return false,
             Some(_) => self.drained_by(now),
         };
-        let rules = part.rules.of(part.margin);
-        let charges = grant.charges_of(part.costs.len());
+        let charges = grant.charges_of(costs.len());
         let states = &mut *self.states;
-        for (((rule, state), cost), charged) in
-            rules.iter().zip(&mut *states).zip(part.costs).zip(&mut *charges)
-        {
+        for (((rule, state), cost), charged) in rules.iter().zip(&mut *states).zip(costs).zip(&mut *charges) {
             let Some(offered) = rule.offer(state, now, drained, *cost) else { return false };
             *charged = Charged::new(*cost, offered);
         }
         for ((rule, state), charged) in rules.iter().zip(states).zip(charges) {
             charged.mark = rule.take(state, now, charged.cost(), charged.mark);
         }
-        self.permits += u32::from(part.rules.rides);
+        self.permits += u32::from(self.rules.rides);
         true
     }
 

@@ -112,8 +112,7 @@ impl Keys {
         }
         let mut hasher = self.hasher.build_hasher();
         hasher.write(part.key.as_bytes());
-        hasher.write_u32(part.space.0);
-        hasher.finish()
+        hasher.finish() ^ part.space.salt()
     }
 
     /// Where a part's budget is: under its key, or under the key that new keys share while the table is

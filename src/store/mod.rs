@@ -78,6 +78,15 @@ pub(crate) struct Part<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Space(pub(crate) u32);
 
+impl Space {
+    /// What tells the hashes of one key in several spaces apart, in the high bits and the low ones: cheaper than to
+    /// hash the space as well, which has to wait for the hash of the key.
+    #[inline]
+    fn salt(self) -> u64 {
+        u64::from(self.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
 /// From when a call may be booked, and how far ahead.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct When {
@@ -142,8 +151,9 @@ impl Charged {
     }
 }
 
-/// By limit, in the policy's order.
-pub(crate) type Charges = SmallVec<[Charged; 3]>;
+/// By limit, in the policy's order. A spare permit keeps its place, so that one in the permit itself would save nothing,
+/// and to ask each time which of both it is costs more.
+pub(crate) type Charges = Vec<Charged>;
 
 /// A grant at now. Filled in where it is kept, inside a permit, over what a former one left there.
 #[derive(Debug, Default)]

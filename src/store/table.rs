@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::entry::{Pause, decide};
+use super::entry::{Entry, Pause, decide};
 #[cfg(feature = "governor")]
 use super::governor::Cells;
 use super::keys::Keys;
@@ -88,16 +88,30 @@ impl Table {
     }
 
     /// Grants one part at now, fills in `grant` and says so, or writes nothing: the way of every call
-    /// that does not wait. Now is the instant given, or else the clock's.
-    #[inline]
-    pub(crate) fn try_now(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool {
-        let known = self.keys.if_known(part, at, |entry, now| entry.try_now(part, now, at, grant));
-        let granted = known.unwrap_or_else(|| self.try_new(*part, at, grant));
+    /// that does not wait. Now is the instant given, or else the clock's. `None` for a key that is new, or new to the
+    /// part's rules: [`try_new`](Self::try_new) knows.
+    #[inline(always)]
+    pub(crate) fn try_known(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> Option<bool> {
+        let granted = self.keys.if_known(part, at, |entry, now| entry.try_now(part, now, at, grant))?;
+        Some(granted && self.agrees(part, grant))
+    }
+
+    /// [`try_known`](Self::try_known) for any key.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn try_new(&self, part: &Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool {
+        let try_now = |entry: &mut Entry, now| entry.try_now(part, at.unwrap_or(now), at, grant);
+        self.keys.with_entry(part, try_now) && self.agrees(part, grant)
+    }
+
+    /// Whether governor agrees to what was granted, where it has to; else all is taken back.
+    #[inline(always)]
+    fn agrees(&self, _part: &Part<'_>, _grant: &Grant) -> bool {
         #[cfg(feature = "governor")]
-        if granted && let Some(cells) = &self.cells {
-            return cells.take_now(self, part, grant);
+        if let Some(cells) = &self.cells {
+            return cells.take_now(self, _part, _grant);
         }
-        granted
+        true
     }
 
     /// Decides over all parts: charges all at one instant, or writes nothing.
@@ -261,12 +275,6 @@ impl Table {
             }
             None => Forecast { now, from: now, states: part.rules.fresh().into_iter().collect() },
         })
-    }
-
-    /// [`try_now`](Self::try_now) for a key that is new, or new to the part's rules.
-    #[cold]
-    fn try_new(&self, part: Part<'_>, at: Option<u64>, grant: &mut Grant) -> bool {
-        self.keys.with_entry(&part, |entry, now| entry.try_now(&part, at.unwrap_or(now), at, grant))
     }
 
     fn decide_here(&self, parts: &[Part<'_>], when: When) -> Answer {

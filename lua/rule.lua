@@ -3,7 +3,7 @@
 -- A limit is a table of its rule, its kind's functions, its key and its state. A state that is missing is an
 -- unused budget, so that expiry never changes a decision. Nothing is written but what was charged, and what
 -- reading it made another: new numbers, a drain that is due, a clock that was set back, or what was lost. Twin of
--- src/algorithm/mod.rs; keep names and order alike.
+-- src/algorithm/rule.rs; keep names and order alike.
 
 -- Kinds by the first byte of a value, made only where one is met.
 local makers = {

@@ -365,18 +365,6 @@ impl Limiter {
     }
 }
 
-/// The fleet's side.
-#[cfg(feature = "redis")]
-impl Limiter {
-    /// A limiter in this process of one worker's part of every limit of `plan`.
-    fn of_part(plan: &Plan, workers: u32, rank: u32) -> Self {
-        let shared = Arc::new(Shared::new(Local::new().table()));
-        let part = plan.part_of(workers, rank, shared.clone());
-        let core = Core { current: Current::new(part), shared, space: Space(0) };
-        Self { core: Arc::new(core), margin: Margin::None }
-    }
-}
-
 /// The client's side.
 #[cfg(feature = "client")]
 impl Limiter {

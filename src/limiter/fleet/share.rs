@@ -14,8 +14,9 @@ use tokio::sync::{Notify, watch};
 use super::Fleet;
 use crate::clock;
 use crate::limit::Margin;
-use crate::limiter::{Ask, Limiter, Permit, Plan, Refused, RefusedKind};
+use crate::limiter::{Ask, Core, Current, Limiter, Permit, Plan, Refused, RefusedKind, Shared};
 use crate::store::redis::hub::Workers;
+use crate::store::{Local, Space};
 
 /// How long the part stays after the return.
 const LINGER_US: u64 = 1_000_000;
@@ -48,6 +49,13 @@ impl Default for Share {
             back_at: AtomicU64::new(0),
         }
     }
+}
+
+/// A limiter in this process of one worker's part of every limit.
+fn limiter_of(plan: &Plan, workers: Workers) -> Limiter {
+    let shared = Arc::new(Shared::new(Local::new().table()));
+    let current = Current::new(plan.part_of(workers.count, workers.rank, shared.clone()));
+    Limiter { core: Arc::new(Core { current, shared, space: Space(0) }), margin: Margin::None }
 }
 
 impl Share {
@@ -92,7 +100,7 @@ impl Share {
             // A new outage begins with a new part.
             Some(part) if part.plan == plan.id && part.made_at >= back_at => part.clone(),
             _ => {
-                let limiter = Limiter::of_part(plan, workers.count, workers.rank);
+                let limiter = limiter_of(plan, workers);
                 let (plan, made_at) = (plan.id, clock::now_us());
                 let made = Arc::new(Part { limiter, plan, made_at, begun: Mutex::default() });
                 part.insert(made).clone()

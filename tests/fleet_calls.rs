@@ -314,6 +314,35 @@ async fn clients_of_one_redis_share_what_there_is() {
     assert_eq!(mock.calls_async().await, 3);
 }
 
+/// Both seats of one worker go in one report, while another waits for one and the first for the other.
+#[tokio::test]
+async fn a_seat_that_a_trip_gives_at_its_very_end_is_used_at_once() {
+    const ROUNDS: u32 = 12;
+    let server = RedisProcess::start();
+    let policy = Policy::new("seats").limit("2 at once");
+    let [first, second] = [(); 2].map(|()| limiter(&server, policy.clone()));
+    let wait = |limiter: &Limiter| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.acquire("k").await })
+    };
+    let mut waited = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        let held = [soon("both are free", first.acquire("k")).await, soon("both", first.acquire("k")).await];
+        let other = wait(&second);
+        sleep(Duration::from_millis(50)).await;
+        let own = wait(&first);
+        sleep(Duration::from_millis(50)).await;
+        let freed = Instant::now();
+        drop(held);
+        for waiter in [other, own] {
+            soon("a seat is free", waiter).await.expect("no panic").expect("it goes");
+        }
+        waited += freed.elapsed();
+    }
+    // Where nobody looks before the next heartbeat that is half of three seconds on average.
+    assert!(waited < ROUNDS * Duration::from_millis(500), "{waited:?} for {ROUNDS}");
+}
+
 /// One goes at once, and as many wait as the queue holds, whoever of the fleet they come to.
 #[tokio::test]
 async fn the_queue_of_a_leaky_bucket_is_the_fleets() {

@@ -77,11 +77,17 @@ impl State {
         new
     }
 
-    /// When to look for seats that a trip did not find.
-    pub(super) fn look_at(&mut self, plan: &Plan, part: &ReplyPart, now: u64) -> u64 {
-        let each = seat_labels(plan).zip(&part.seats);
-        let each = each.map(|((_, label), answer)| self.seats_of(label).look_at(answer, now));
-        each.min().unwrap_or(NEVER)
+    /// When to look for the seats of a call for which a trip found none: at once if they have come meanwhile, be it by news
+    /// or by the end of the trip itself.
+    pub(super) fn look_at(&mut self, plan: &Plan, costs: &[u64], part: &ReplyPart, now: u64) -> u64 {
+        let mut all_here = true;
+        let each = seat_labels(plan).zip(&part.seats).map(|((i, label), answer)| {
+            let seats = self.seats_of(label);
+            all_here &= costs[i] <= seats.spare;
+            seats.look_at(answer, now)
+        });
+        let look_at = each.min().unwrap_or(NEVER);
+        if all_here { now } else { look_at }
     }
 
     /// Lines that wait for a seat ask again.

@@ -18,6 +18,8 @@ const LATE_US: u64 = 2_000;
 pub(super) struct Seats {
     epoch: u64,
     turn: u64,
+    /// The newest report of which the answer was heard.
+    answered: u64,
     /// Grants heard of, in all.
     seen: u64,
     /// Held by calls, and by slots that nobody has taken yet.
@@ -73,8 +75,13 @@ impl Seats {
         self.reported = Some(u64::MAX);
     }
 
-    /// Takes in an answer. Whether there are new grants.
+    /// Takes in an answer. Whether there are new grants. Reports are made in order, but of two answers that are there
+    /// the later may be heard first; then the other's epoch is none any more.
     pub(super) fn answered(&mut self, answer: &SeatAnswer, now: u64) -> bool {
+        if answer.turn < self.answered {
+            return answer.epoch == self.epoch && self.granted(answer.granted);
+        }
+        self.answered = answer.turn;
         // Without anything to keep Redis forgets this process, which is no loss.
         if self.epoch != 0 && answer.epoch != 0 && answer.epoch != self.epoch {
             // Forgotten: what was granted and not heard of is lost, and others may be unreported too.
@@ -100,12 +107,9 @@ impl Seats {
         if self.is_lease_over(now) { granted > self.seen } else { self.granted(granted) }
     }
 
-    /// When there may be seats again that were not there for this answer: at once if some have come meanwhile, or
-    /// when the others have reported, or when a lease is over.
+    /// When there may be seats again that were not there for this answer: when the others have reported, or when a lease
+    /// is over.
     pub(super) fn look_at(&self, answer: &SeatAnswer, now: u64) -> u64 {
-        if answer.epoch == self.epoch && self.seen > answer.granted {
-            return now;
-        }
         let lease = if answer.lease_left_us == 0 { NEVER } else { now + answer.lease_left_us + LATE_US };
         if self.settled > now { lease.min(self.settled) } else { lease }
     }
@@ -140,5 +144,24 @@ impl Seats {
     /// Spare seats that nobody waits for are free too.
     pub(super) fn free_spare(&mut self) {
         self.spare = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_answers_the_later_one_says_in_which_life_news_is_heard() {
+        let mut seats = Seats::default();
+        let mut turn = || seats.report(0, false, 10_000_000).turn;
+        let (first, second) = (turn(), turn());
+        // The first had nothing in use, and was forgotten; the second began anew, and waits for a seat.
+        let forgotten = SeatAnswer { turn: first, ..SeatAnswer::default() };
+        let begun = SeatAnswer { turn: second, epoch: 7, used: 8, ..SeatAnswer::default() };
+        assert!(!seats.answered(&begun, 1));
+        assert!(!seats.answered(&forgotten, 2));
+        assert!(seats.told(7, 1, 3), "it is told of its seat");
+        assert_eq!(seats.spare, 1);
     }
 }

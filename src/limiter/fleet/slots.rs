@@ -156,6 +156,7 @@ impl State {
         let mut states = part.states.clone();
         let mut refused = Vec::new();
         let mut slots = Vec::new();
+        let next = asked.get(reply.slots.len()).map(|asked| asked.costs.clone());
         for (asked, decided) in asked.into_iter().zip(&reply.slots) {
             match *decided {
                 Booked::TooLate(at) => refused.push((asked, at)),
@@ -173,7 +174,7 @@ impl State {
             Ended::Paused { until, .. } => until,
             _ => replay::stands(&states, &touched, reply.now),
         };
-        let look_at = self.look_at(plan, &part, received);
+        let look_at = next.map_or(NEVER, |costs| self.look_at(plan, &costs, &part, received));
         self.know(plan, (reply.now, received), part, states, (limits, stands));
         for (asked, at) in refused {
             let seatless = at == NEVER;

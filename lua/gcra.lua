@@ -9,6 +9,7 @@
 
 local function gcra()
   local SMALL, LARGE = '>BI5I7I5I4I3I3', '>BI5I7I7I7I7I7I7'
+  local STAND_US = 250000
   local gcra = { tail = 'at' }
 
   -- Numbers: p, r, cap, full (ticks), most (units), hold (us, -1: not leaky), ahead (us); P and R of a reader
@@ -171,9 +172,10 @@ local function gcra()
   end
 
   -- What was lost after a worker saw this state are charges too: what time repaid in a quarter of a second since is
-  -- taken as used by them, as it is where calls are many. No more, for where they are few nobody used it.
-  function gcra.stand(state, now)
-    if state.at < now then state.at = min(now, state.at + 250000) end
+  -- taken as used by them, as it is where calls are many. No more, and not where that is no unit, for there nobody may
+  -- have used it. In windows and logs nothing is repaid within one.
+  function gcra.stand(rule, state, now)
+    if state.at < now and rule.r * STAND_US >= rule.p then state.at = min(now, state.at + STAND_US) end
   end
 
   -- Whether both are one state, whatever its version.

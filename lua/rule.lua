@@ -74,7 +74,7 @@ local function heal(limit, seen, args, i, now)
   local state = kind.of_numbers(rule, args, i, limit.key)
   kind.clamp(rule, state)
   if kind.fresh_at(rule, state) <= now then return end
-  if kind.stand and (same or stored == 0) then kind.stand(state, now) end
+  if kind.stand and (same or stored == 0) then kind.stand(rule, state, now) end
   local found = limit.state
   if not same and stored ~= 0 then
     local at = max(now, state[tail], found[tail])

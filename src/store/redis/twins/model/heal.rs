@@ -5,6 +5,9 @@ use super::{Open, fresh_at};
 use crate::algorithm::{Rule, State};
 use crate::store::redis::wire::*;
 
+/// How much of what time repaid before a loss counts as used.
+const STAND_US: u64 = 250_000;
+
 pub(super) fn heal_pause(pause: &mut Paused, seen: &Paused, now: u64, budget_us: u64) -> bool {
     if now >= seen.until.max(seen.drained) + budget_us || seen.generation < pause.generation {
         return false;
@@ -50,8 +53,11 @@ pub(super) fn heal(limit: &mut Open<'_>, seen: &Snapshot, version: u64, now: u64
         return;
     }
     if matches!(rule, Rule::Gcra(_)) && (same || limit.version == 0) && state.tail() < now {
+        let [p, r] = [numbers[0], numbers[1]].map(|number| number as f64);
         let mut stood = state.numbers();
-        stood[1] = now.min(stood[1] + 250_000);
+        if r * STAND_US as f64 >= p {
+            stood[1] = now.min(stood[1] + STAND_US);
+        }
         state = rule.state_of(&stood).unwrap();
     }
     let tail = limit.state.tail();

@@ -64,13 +64,25 @@ impl Quota {
     }
 
     /// With windows that are longer by a margin.
-    pub(crate) fn margin_us(self, margin_us: u64) -> Self {
+    pub(crate) fn with_margin(self, margin_us: u64) -> Self {
         Self { window_us: SECOND_US + margin_us, ..self }
     }
 
-    /// A bucket with nothing in it until `at`.
-    pub(crate) fn empty(per_second: u64, burst: u64, at: u64) -> Self {
-        Self { level: 0, level_at: at, ..Self::new(Kind::TokenBucket, per_second, burst) }
+    /// What is left counts as used now: of a log evenly over the last second.
+    pub(crate) fn drain(&mut self, now: u64) {
+        self.has(now);
+        match self.kind {
+            Kind::TokenBucket => self.level = self.level.min(0),
+            Kind::FixedWindow => {
+                let opened = self.window.map_or(now, |(opened, _)| opened);
+                self.window = Some((opened, self.per_second));
+            }
+            Kind::SlidingLog => {
+                let left = self.per_second.saturating_sub(self.log.len() as u64);
+                self.log.extend((1..=left).map(|i| now.saturating_sub(self.window_us * (left - i) / left)));
+                self.log.make_contiguous().sort_unstable();
+            }
+        }
     }
 
     /// Other numbers from now on; what was used stays used.

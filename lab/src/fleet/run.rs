@@ -128,10 +128,7 @@ impl Plan {
     }
 
     pub(crate) async fn run(self) -> Result<Outcome> {
-        let redis = match self.client.is_on_redis() {
-            true => Some(RedisServer::start().await?),
-            false => None,
-        };
+        let redis = if self.client.is_on_redis() { Some(RedisServer::start().await?) } else { None };
         let (per_second, burst) = self.load.belief();
         let belief = Belief { kind: self.server, per_second, burst };
         let mut server = Server::start(self.server, self.load).await?;

@@ -72,7 +72,8 @@ impl Report {
             let mut note = format!("{}, {}: {}; {}", server.name(), load.name(), said(peer), said(ours));
             if server.has_windows() {
                 let least = Promise::BOTH.cost(server, load, ours.plan.calls).time_over_ideal;
-                note += &format!("; its promises cost {} by themselves", digits(least));
+                note +=
+                    &format!("; about {} of ideal is what its promises cost by themselves", digits(least));
             }
             Some(note)
         });
@@ -153,8 +154,8 @@ fn promises_of(report: &Report, server: Kind) -> Option<Grid> {
         });
         grid.rows.push(std::iter::once(promise.name.into()).chain(cells).collect());
     }
-    let how = "Time / ideal and 429s / success, computed for a network without delay, where two refusals are a row; \
-               in a fleet a row must have lasted 0.1 s.";
+    let how = "Time / ideal and 429s / success, computed for a network where each answer takes 1 ms: about what a \
+               client that keeps these can have.";
     grid.notes.push(how.to_owned());
     Some(grid)
 }

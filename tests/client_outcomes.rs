@@ -336,6 +336,45 @@ async fn a_mark_does_not_outlive_its_call() {
     assert_eq!(Attempts::of(&response).expect("a record").stopped(), Some(Stop::Answered));
 }
 
+/// Looks at the record of each response that passes.
+#[derive(Clone, Default)]
+struct Looks(Arc<std::sync::Mutex<Vec<Option<String>>>>);
+
+#[async_trait::async_trait]
+impl Middleware for Looks {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut http::Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        let response = next.run(request, extensions).await?;
+        let record = Attempts::of(&response).map(|attempts| attempts.to_string());
+        self.0.lock().expect("no panic").push(record);
+        Ok(response)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_tells_all_of_a_call_whoever_looks() {
+    let limiter = Limiter::new(Policy::new("p").limit("9/min burst 9"), store::Local::new());
+    let (between, throttle) = (Looks::default(), Throttle::new(limiter.expect("a limiter")));
+    let chain = reqwest_middleware::ClientBuilder::new(reqwest::Client::new());
+    let chain = chain.with(quick()).with(between.clone()).with(throttle);
+    let client = script(&[200, 503, 200, 404]).behind(chain.build());
+    let mut records = Vec::new();
+    for _ in 0..3 {
+        let response = client.get(URL).send().await.expect("a response");
+        records.push(Attempts::of(&response).expect("a record").to_string());
+    }
+    let again = "2 sends, held 0.100 s: 503, 200; answered";
+    let of_404 = "1 sends, held 0.000 s: 404; not an outcome to try again";
+    assert_eq!(records, ["1 sends, held 0.000 s: 200; answered", again, of_404]);
+    let seen = between.0.lock().expect("no panic").clone();
+    let so_far = Some("1 sends, held 0.100 s: 503".to_owned());
+    assert_eq!(seen, [Some(records[0].clone()), None, so_far, None]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cost_is_settled_after_the_body() {
     let limiter = Limiter::new(

@@ -1,17 +1,19 @@
 //! What became of a call: how often it was sent, what held it back, and why it ended.
 //!
 //! Errors of `reqwest` cannot carry anything, so this is a handle that the caller may attach to a request
-//! and read whatever the outcome, even after the call was dropped. Responses carry it as an extension.
-//! Holds no URL, header or key.
+//! and read whatever the outcome, even after the call was dropped. Responses carry it as an extension, but for
+//! those that were sent for once and at once: such a response tells all of it. Holds no URL, header or key.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use parking_lot::{Mutex, MutexGuard};
+use reqwest::Response;
 use smallvec::SmallVec;
 
+use crate::client::receipt;
 use crate::limiter::RefusedKind;
 
 /// Attempts kept of one call; of more the oldest are forgotten.
@@ -21,32 +23,8 @@ const KEPT: usize = 100;
 ///
 /// Attach a fresh one to a request with [`RequestExt::attempts`](crate::RequestExt::attempts), or take it
 /// from a response with [`Attempts::of`].
-#[derive(Default)]
-pub struct Attempts {
-    /// Of a call that ended before anybody had a handle.
-    only: Option<Only>,
-    /// Made when somebody looks or clones, for most responses are never asked for it.
-    shared: OnceLock<Arc<Mutex<Record>>>,
-}
-
-/// The only attempt of a call.
-struct Only {
-    attempt: Attempt,
-    sends: u32,
-    why: Stop,
-}
-
-impl Clone for Attempts {
-    fn clone(&self) -> Self {
-        Self { only: None, shared: self.shared().clone().into() }
-    }
-}
-
-impl fmt::Debug for Attempts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Attempts").field(self.shared()).finish()
-    }
-}
+#[derive(Debug, Clone, Default)]
+pub struct Attempts(Arc<Mutex<Record>>);
 
 #[derive(Debug, Clone, Default)]
 struct Record {
@@ -201,8 +179,17 @@ impl Attempts {
 
     /// The record of the call that `response` answered, if it went through [`Retry`](crate::Retry) or
     /// [`Throttle`](crate::Throttle).
-    pub fn of(response: &reqwest::Response) -> Option<Self> {
-        response.extensions().get().cloned()
+    pub fn of(response: &Response) -> Option<Self> {
+        response.extensions().get().cloned().or_else(|| Self::of_only(response))
+    }
+
+    /// That of a call of which there is no more to tell than its response does.
+    fn of_only(response: &Response) -> Option<Self> {
+        let receipt = receipt::of_only(response)?;
+        let attempts = Self::new();
+        attempts.ended(receipt.attempt(Duration::ZERO), 1);
+        attempts.stop(Stop::Answered);
+        Some(attempts)
     }
 
     /// How often the call was sent.
@@ -233,24 +220,8 @@ impl Attempts {
         self.record().held.limits += time;
     }
 
-    /// The record of a call that ended with its only attempt, of which nobody has a handle yet.
-    pub(crate) fn closed(attempt: Attempt, sends: u32, why: Stop) -> Self {
-        Self { only: Some(Only { attempt, sends, why }), shared: OnceLock::new() }
-    }
-
-    fn shared(&self) -> &Arc<Mutex<Record>> {
-        self.shared.get_or_init(|| {
-            let mut record = Record::default();
-            if let Some(Only { attempt, sends, why }) = &self.only {
-                record.ended(attempt.clone(), *sends);
-                record.stopped = Some(*why);
-            }
-            Arc::new(Mutex::new(record))
-        })
-    }
-
     fn record(&self) -> MutexGuard<'_, Record> {
-        self.shared().lock()
+        self.0.lock()
     }
 
     /// `sends` is 1, or 0 if it ended before it was sent.
@@ -303,24 +274,5 @@ impl fmt::Display for Attempts {
             Some(stop) => write!(f, "; {stop}"),
             None => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clones_are_the_same_record_however_it_began() {
-        let (held, wait) = (Duration::ZERO, Duration::ZERO);
-        let attempt = Attempt { outcome: Outcome::Status(StatusCode::OK), held, server_wait: None, wait };
-        let closed = Attempts::closed(attempt.clone(), 1, Stop::Answered);
-        let clone = closed.clone();
-        assert_eq!(
-            (closed.sends(), closed.stopped(), closed.list()),
-            (1, Some(Stop::Answered), vec![attempt])
-        );
-        clone.begin();
-        assert_eq!((closed.sends(), closed.stopped(), closed.list()), (0, None, vec![]));
     }
 }

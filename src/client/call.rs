@@ -28,7 +28,7 @@ const NONE: u64 = u64::MAX;
 /// What all attempts of a call share.
 #[derive(Debug, Default)]
 pub(crate) struct Call {
-    /// The caller's, or made for the first thing to note before the end.
+    /// The caller's, or made for the first thing to note beside an only attempt.
     attempts: OnceLock<Attempts>,
     deadline_us: AtomicU64,
     /// The shortest of those stated.
@@ -152,17 +152,26 @@ impl Call {
     }
 
     /// What the outermost layer does with the result of the last attempt: closes the record, and leaves it in
-    /// the response.
+    /// the response, if that does not tell all by itself.
     pub(crate) fn close(&self, why: Stop, receipt: &Receipt, result: &mut Result<Response>) {
-        let (attempt, sends) = self.end(receipt);
-        let attempts = self.attempts.get();
-        if let Some(attempts) = attempts {
-            attempts.ended(attempt.clone(), sends);
-            attempts.stop(why);
+        let noted = self.attempts.get();
+        let tells_all = self.goes.load(Ordering::Relaxed) && receipt.is_answer();
+        if noted.is_none() && (tells_all || result.is_err()) {
+            return;
         }
+        let (attempt, sends) = self.end(receipt);
+        let attempts = noted.cloned().unwrap_or_default();
+        attempts.ended(attempt, sends);
+        attempts.stop(why);
         if let Ok(response) = result {
-            let attempts = attempts.cloned().unwrap_or_else(|| Attempts::closed(attempt, sends, why));
             response.extensions_mut().insert(attempts);
+        }
+    }
+
+    /// Leaves the record in the response to the attempt under way, if there is more to tell than of its only one.
+    pub(crate) fn leave(&self, response: &mut Response) {
+        if let Some(attempts) = self.attempts.get() {
+            response.extensions_mut().insert(attempts.clone());
         }
     }
 
@@ -178,8 +187,7 @@ impl Call {
         let sent = self.goes.load(Ordering::Relaxed) && !matches!(receipt.outcome, Outcome::Refused(_));
         self.queued_us.store(0, Ordering::Relaxed);
         self.goes.store(false, Ordering::Relaxed);
-        let (outcome, server_wait) = (receipt.outcome, receipt.server_wait);
-        (Attempt { outcome, held, server_wait, wait: Duration::ZERO }, sent.into())
+        (receipt.attempt(held), sent.into())
     }
 
     fn attempts(&self) -> &Attempts {

@@ -11,7 +11,7 @@ use reqwest::Response;
 use reqwest_middleware::Result;
 use tokio::time::Instant;
 
-use crate::client::attempts::{Outcome, Stop};
+use crate::client::attempts::{Attempt, Outcome, Stop};
 use crate::client::classify::{self, Judgement};
 use crate::client::error::Ours;
 use crate::client::gather;
@@ -117,10 +117,28 @@ impl Receipt {
         }
     }
 
+    /// Whether it is a response that ends the call well, and was read as it came.
+    #[inline]
+    pub(crate) fn is_answer(&self) -> bool {
+        self.received.is_some() && matches!(self.judgement, Err(Stop::Answered))
+    }
+
+    /// The attempt, which was held back for so long and is the last.
+    pub(crate) fn attempt(&self, held: Duration) -> Attempt {
+        let (outcome, server_wait) = (self.outcome, self.server_wait);
+        Attempt { outcome, held, server_wait, wait: Duration::ZERO }
+    }
+
     /// When the response came; for an error, now.
     pub(crate) fn received(&self) -> Instant {
         self.received.unwrap_or_else(Instant::now)
     }
+}
+
+/// That of a call of which there is no more to tell: a response that ends it well and carries no record.
+pub(crate) fn of_only(response: &Response) -> Option<Receipt> {
+    let receipt = Receipt::of_response(response.status(), response.extensions().get()?);
+    Some(receipt).filter(Receipt::is_answer)
 }
 
 /// Judges the result of an attempt that began then, and leaves what a response says in it.

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -214,11 +215,9 @@ impl Retry {
                     return result;
                 }
                 let fault = Ended { replica: kept, result, receipt };
-                Box::pin(self.again(fault, terms, extensions, next, &call, started))
+                Box::pin(self.again(fault, terms, extensions, next, call, started))
             };
-            let result = again.await;
-            marker::end(call, extensions);
-            result
+            again.await
         }
     }
 
@@ -248,14 +247,14 @@ impl Retry {
         terms: Terms,
         extensions: &mut Extensions,
         next: Next<'_>,
-        call: &Call,
+        call: Arc<Call>,
         started: Instant,
     ) -> Result<Response> {
         let Ended { mut replica, mut result, mut receipt } = fault;
         let mut faults = Faults::default();
         let mut last = None;
         loop {
-            let plan = self.plan(&receipt, &mut faults, terms.safe, call);
+            let plan = self.plan(&receipt, &mut faults, terms.safe, &call);
             let service = replica.as_ref().map(|replica| route::authority(replica.url()));
             let (request, service, plan) = match (plan, replica, service) {
                 (Ok(plan), Some(replica), Some(service)) if self.affords(&plan, &service) => {
@@ -272,6 +271,7 @@ impl Retry {
                         result = result.map_err(|error| Ours::after(error, last));
                     }
                     call.close(why, &receipt, &mut result);
+                    marker::end(call, extensions);
                     return result;
                 }
             };
@@ -281,12 +281,12 @@ impl Retry {
                 last = signals.map(|signals| Last { status: response.status(), signals });
                 gather::drain(response, call.deadline()).await;
             }
-            plan.wait(&service, receipt.outcome, call).await;
+            plan.wait(&service, receipt.outcome, &call).await;
             forget_charges(extensions.get());
             replica = terms.replica(&request);
             let sent = Instant::now();
             marker::begins(extensions, sent);
-            result = terms.attempt(call, started, request, extensions, next.clone()).await;
+            result = terms.attempt(&call, started, request, extensions, next.clone()).await;
             receipt = receipt::of(&mut result, sent);
         }
     }
@@ -377,7 +377,9 @@ impl Middleware for Retry {
         'c: 'all,
         Self: 'all,
     {
-        Box::pin(self.run(request, extensions, next))
+        // `Box::pin` would copy it once more.
+        let run = Box::write(Box::new_uninit(), self.run(request, extensions, next));
+        Box::into_pin(run)
     }
 }
 

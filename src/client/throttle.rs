@@ -224,7 +224,7 @@ impl Throttle {
         if signals.class() != Class::None && !attempt.holds.permits().is_empty() {
             self.note_pause(&attempt.origin, call).await;
         }
-        attempt.leave(signals, &mut response);
+        attempt.leave(signals, &mut response, call);
         attempt.carry(response, &self.bodies)
     }
 
@@ -278,7 +278,7 @@ impl Throttle {
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {
                     let landed = self.land(&attempt.origin, response);
                     self.tell(&signals, &attempt.origin, &landed);
-                    attempt.leave(signals, response);
+                    attempt.leave(signals, response, &call);
                     if attempt.rides_on(response) {
                         result = result.map(|response| attempt.carry(response, &self.bodies));
                     }
@@ -336,7 +336,11 @@ impl Middleware for Throttle {
                 let options = marker::stated(extensions);
                 let mut attempt = self.outgoing(&request, options, now);
                 match self.begin(&mut attempt, &request, options, &within) {
-                    None => Box::pin(self.follow(attempt, next.run(request, extensions), within)),
+                    None => {
+                        let sending = next.run(request, extensions);
+                        let follow = Box::write(Box::new_uninit(), self.follow(attempt, sending, within));
+                        Box::into_pin(follow)
+                    }
                     Some(costs) => {
                         Box::pin(self.wait_and_send(attempt, costs, request, extensions, next, within))
                     }

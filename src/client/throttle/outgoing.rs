@@ -44,7 +44,7 @@ pub(super) struct Outgoing<'a> {
 
 impl Outgoing<'_> {
     /// It has its permits.
-    #[inline]
+    #[inline(always)]
     fn goes(&mut self, permits: Permits, costs: &Costs, call: &Call) {
         call.goes();
         self.holds = if costs.is_empty() {
@@ -56,10 +56,11 @@ impl Outgoing<'_> {
         };
     }
 
-    /// Leaves in the response what was read in it, and the handle to settle.
+    /// Leaves in the response what was read in it, the record of the call so far, and the handle to settle.
     #[inline]
-    pub(super) fn leave(&mut self, signals: Signals, response: &mut Response) {
+    pub(super) fn leave(&mut self, signals: Signals, response: &mut Response, call: &Call) {
         receipt::leave(signals, response);
+        call.leave(response);
         if let Some(settle) = self.settle.take().filter(|settle| !settle.is_empty()) {
             settle.join(response.extensions_mut());
         }
@@ -129,7 +130,7 @@ impl<'a> Origin<'a> {
 
 impl Throttle {
     /// An attempt that has not begun.
-    #[inline]
+    #[inline(always)]
     pub(super) fn outgoing(
         &self,
         request: &Request,
@@ -175,7 +176,7 @@ impl Throttle {
     }
 
     /// Takes the attempt as far as it goes without a wait. The costs of one that has to ask for its permits.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(
         &self,
         attempt: &mut Outgoing<'_>,
@@ -210,7 +211,7 @@ impl Throttle {
     }
 
     /// The costs that the request states, and of the closures' those that it does not.
-    #[inline]
+    #[inline(always)]
     fn add_costs(&self, costs: &mut Costs, request: &Request, options: Option<&Options>) {
         if let Some(options) = options {
             costs.extend(options.costs.iter().cloned());
@@ -223,7 +224,7 @@ impl Throttle {
     }
 
     /// What is asked of one rule's limiter: its own units, and those that nobody counts, for it to refuse.
-    #[inline]
+    #[inline(always)]
     fn ask<'a>(&self, rule: &Rule, key: &'a str, costs: &'a Costs) -> Ask<'a> {
         let ours = costs.iter().filter(|(unit, _)| rule.limiter.counts(unit) || !self.counts(unit));
         ours.fold(Ask::new(key), |ask, (unit, cost)| ask.cost(unit, *cost))

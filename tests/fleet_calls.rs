@@ -334,10 +334,10 @@ async fn a_seat_that_a_trip_gives_at_its_very_end_is_used_at_once() {
         sleep(Duration::from_millis(50)).await;
         let freed = Instant::now();
         drop(held);
-        for waiter in [other, own] {
-            soon("a seat is free", waiter).await.expect("no panic").expect("it goes");
-        }
+        let other = soon("a seat is free", other).await.expect("no panic").expect("it goes");
+        let own = soon("a seat is free", own).await.expect("no panic").expect("it goes");
         waited += freed.elapsed();
+        drop((other, own));
     }
     // Where nobody looks before the next heartbeat that is half of three seconds on average.
     assert!(waited < ROUNDS * Duration::from_millis(500), "{waited:?} for {ROUNDS}");

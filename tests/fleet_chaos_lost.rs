@@ -83,7 +83,7 @@ async fn what_time_repaid_just_before_a_loss_counts_as_used() {
         if saw < ms(50) && start.elapsed() < ms(250) {
             assert!(answer.is_err(), "after {:?}", start.elapsed());
             sleep(ms(120)).await;
-            limiter.try_acquire(&key).await.expect("the next one comes in its time");
+            assert!(limiter.try_acquire(&key).await.is_ok(), "the next one comes in its time");
             return;
         }
         assert!(round < 50, "the machine never keeps time");

@@ -206,7 +206,6 @@ impl Throttle {
         mut response: Response,
         call: &Call,
     ) -> Response {
-        self.bound_wait(&attempt.origin, call);
         let landed = self.land(&attempt.origin, &response);
         let mut told = None;
         if self.reading.asks_for_body(&response) {
@@ -270,10 +269,7 @@ impl Throttle {
         async move {
             let looked_into = {
                 let mut result = sending.await;
-                let Ok(response) = &mut result else {
-                    self.bound_wait(&attempt.origin, &call);
-                    return result;
-                };
+                let Ok(response) = &mut result else { return result };
                 let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {
                     let landed = self.land(&attempt.origin, response);

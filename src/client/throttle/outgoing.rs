@@ -190,6 +190,7 @@ impl Throttle {
             (rule, key, asked.next().is_some())
         };
         call.asks();
+        self.bound_wait(&attempt.origin, call);
         let mut costs = Costs::new();
         self.add_costs(&mut costs, request, options);
         if self.runs_closures() {
@@ -230,8 +231,9 @@ impl Throttle {
         ours.fold(Ask::new(key), |ask, (unit, cost)| ask.cost(unit, *cost))
     }
 
-    /// Holds the call to the policies' `max_wait`, before anything waits; most never do.
-    pub(super) fn bound_wait(&self, origin: &Origin<'_>, call: &Call) {
+    /// Holds the call to the policies' `max_wait`, whatever waits: a queue here or further in, or a retry.
+    #[inline]
+    fn bound_wait(&self, origin: &Origin<'_>, call: &Call) {
         origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
     }
 
@@ -244,7 +246,6 @@ impl Throttle {
     }
 
     async fn permits(&self, origin: &Origin<'_>, costs: &Costs, call: &Call) -> Result<Permits> {
-        self.bound_wait(origin, call);
         let since = Instant::now();
         let mut may_wait = call.wait_left(Duration::MAX);
         if let Some(deadline) = call.deadline() {

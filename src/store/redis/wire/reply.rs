@@ -125,9 +125,12 @@ impl Trip<'_> {
             (other, ..) => return Err(Garbled(format!("an end of kind {other}"))),
         };
         for (part, read) in self.parts.iter().zip(&mut parts) {
-            for report in part.seats {
+            let seats = part.rules().iter().filter(|rule| rule.is_seats());
+            // Who only looks may report nothing.
+            let turns = part.seats.iter().map(|report| report.turn).chain(std::iter::repeat(0));
+            for (_, turn) in seats.zip(turns) {
                 read.seats.push(SeatAnswer {
-                    turn: report.turn,
+                    turn,
                     epoch: numbers.next()?,
                     granted: numbers.next()?,
                     used: numbers.next()?,

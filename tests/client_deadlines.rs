@@ -152,6 +152,22 @@ async fn the_shortest_max_wait_of_a_chain_holds_further_in_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_policy_that_only_observes_has_no_say_in_what_others_wait() {
+    let limiter = |policy: Policy| Limiter::new(policy, store::Local::new()).expect("a limiter");
+    let watching = Policy::new("watching").limit("1/min burst 1").max_wait(Duration::ZERO).observe_only();
+    let service = Service::new(|_, _| reply(200));
+    let chain = ClientBuilder::new(reqwest::Client::new())
+        .with(Throttle::new(limiter(watching)))
+        .with(Throttle::new(limiter(Policy::new("real").limit("1/10s burst 1"))));
+    let client = service.behind(chain.build());
+    for _ in 0..2 {
+        client.get(URL).send().await.expect("a response");
+    }
+    assert_eq!(service.gaps().len(), 1);
+    assert!(service.gaps()[0] >= secs(10), "{:?}", service.gaps());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_after_an_answer_carries_it() {
     let service = Service::new(|_, _| reply(429).after("1"));
     let policy = Policy::new("p").limit("1/min burst 1").max_wait(secs(5));

@@ -315,18 +315,15 @@ async fn clients_of_one_redis_share_what_there_is() {
 }
 
 /// Both seats of one worker go in one report, while another waits for one and the first for the other.
-#[tokio::test]
-async fn a_seat_that_a_trip_gives_at_its_very_end_is_used_at_once() {
-    const ROUNDS: u32 = 12;
+async fn waited_for_the_last_seat(policy: Policy, rounds: u32) -> Duration {
     let server = RedisProcess::start();
-    let policy = Policy::new("seats").limit("2 at once");
     let [first, second] = [(); 2].map(|()| limiter(&server, policy.clone()));
     let wait = |limiter: &Limiter| {
         let limiter = limiter.clone();
         tokio::spawn(async move { limiter.acquire("k").await })
     };
     let mut waited = Duration::ZERO;
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let held = [soon("both are free", first.acquire("k")).await, soon("both", first.acquire("k")).await];
         let other = wait(&second);
         sleep(Duration::from_millis(50)).await;
@@ -339,8 +336,20 @@ async fn a_seat_that_a_trip_gives_at_its_very_end_is_used_at_once() {
         waited += freed.elapsed();
         drop((other, own));
     }
+    waited
+}
+
+#[tokio::test]
+async fn a_seat_that_a_trip_gives_at_its_very_end_is_used_at_once() {
+    const ROUNDS: u32 = 8;
+    let one = Policy::new("seats").limit("2 at once");
+    let two = one.clone().limit(Limit::concurrency(100).named("plenty"));
+    let (one, two) =
+        tokio::join!(waited_for_the_last_seat(one, ROUNDS), waited_for_the_last_seat(two, ROUNDS));
     // Where nobody looks before the next heartbeat that is half of three seconds on average.
-    assert!(waited < ROUNDS * Duration::from_millis(500), "{waited:?} for {ROUNDS}");
+    for waited in [one, two] {
+        assert!(waited < ROUNDS * Duration::from_millis(500), "{waited:?} for {ROUNDS}");
+    }
 }
 
 /// One goes at once, and as many wait as the queue holds, whoever of the fleet they come to.

@@ -178,7 +178,8 @@ impl Attempts {
     }
 
     /// The record of the call that `response` answered, if it went through [`Retry`](crate::Retry) or
-    /// [`Throttle`](crate::Throttle).
+    /// [`Throttle`](crate::Throttle). Of a call that was sent once, at once, and answered well the response carries no
+    /// record in its extensions; it is made here of what the response says.
     pub fn of(response: &Response) -> Option<Self> {
         response.extensions().get().cloned().or_else(|| Self::of_only(response))
     }

@@ -157,6 +157,10 @@ impl Call {
         let noted = self.attempts.get();
         let tells_all = self.goes.load(Ordering::Relaxed) && receipt.is_answer();
         if noted.is_none() && (tells_all || result.is_err()) {
+            // A response that was kept somewhere may carry the record of an earlier call.
+            if let Ok(response) = result {
+                response.extensions_mut().remove::<Attempts>();
+            }
             return;
         }
         let (attempt, sends) = self.end(receipt);

@@ -383,9 +383,10 @@ impl Limiter {
         self.core.current.load().rules.counts(unit)
     }
 
-    /// How long a call may be held back.
-    pub(crate) fn max_wait(&self) -> Duration {
-        self.core.current.load().max_wait()
+    /// How long a call may be held back, here and elsewhere; a policy that only observes has no say in that.
+    pub(crate) fn max_wait(&self) -> Option<Duration> {
+        let plan = self.core.current.load();
+        if plan.policy.is_observe_only() { None } else { Some(plan.max_wait()) }
     }
 }
 

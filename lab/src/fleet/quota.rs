@@ -68,7 +68,7 @@ impl Quota {
         Self { window_us: SECOND_US + margin_us, ..self }
     }
 
-    /// What is left counts as used now: of a log evenly over the last second.
+    /// What is left counts as used now: of a log evenly over the last window.
     pub(crate) fn drain(&mut self, now: u64) {
         self.has(now);
         match self.kind {

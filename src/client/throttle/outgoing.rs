@@ -234,7 +234,8 @@ impl Throttle {
     /// Holds the call to the policies' `max_wait`, whatever waits: a queue here or further in, or a retry.
     #[inline]
     fn bound_wait(&self, origin: &Origin<'_>, call: &Call) {
-        origin.asked(&self.rules).for_each(|(rule, _)| call.bound_wait(rule.limiter.max_wait()));
+        let stated = origin.asked(&self.rules).filter_map(|(rule, _)| rule.limiter.max_wait());
+        stated.for_each(|max_wait| call.bound_wait(max_wait));
     }
 
     /// Waits for a permit of each limiter, within what is left of the call's time.

@@ -77,17 +77,15 @@ impl State {
         new
     }
 
-    /// When to look for the seats of a call for which a trip found none: at once if they have come meanwhile, be it by news
-    /// or by the end of the trip itself.
-    pub(super) fn look_at(&mut self, plan: &Plan, costs: &[u64], part: &ReplyPart, now: u64) -> u64 {
-        let mut all_here = true;
-        let each = seat_labels(plan).zip(&part.seats).map(|((i, label), answer)| {
-            let seats = self.seats_of(label);
-            all_here &= costs[i] <= seats.spare;
-            seats.look_at(answer, now)
-        });
-        let look_at = each.min().unwrap_or(NEVER);
-        if all_here { now } else { look_at }
+    /// When to look for seats of the limit at this index, of which a trip found too few for a call of that cost: at once if
+    /// they have come meanwhile, be it by news or by the end of the trip itself.
+    pub(super) fn look_at(&mut self, plan: &Plan, i: usize, cost: u64, part: &ReplyPart, now: u64) -> u64 {
+        if cost <= self.seats_of(&plan.rules.labels.limits[i]).spare {
+            return now;
+        }
+        let each = seat_labels(plan).zip(&part.seats);
+        let each = each.map(|((_, label), answer)| self.seats_of(label).look_at(answer, now));
+        each.min().unwrap_or(NEVER)
     }
 
     /// Lines that wait for a seat ask again.

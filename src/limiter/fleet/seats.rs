@@ -19,7 +19,9 @@ pub(super) struct Seats {
     epoch: u64,
     turn: u64,
     /// The newest report of which the answer was heard.
-    answered: u64,
+    heard: u64,
+    /// News of grants in a life of this process of which it has not heard yet: its epoch, and they.
+    early: Option<(u64, u64)>,
     /// Grants heard of, in all.
     seen: u64,
     /// Held by calls, and by slots that nobody has taken yet.
@@ -78,10 +80,10 @@ impl Seats {
     /// Takes in an answer. Whether there are new grants. Reports are made in order, but of two answers that are there
     /// the later may be heard first; then the other's epoch is none any more.
     pub(super) fn answered(&mut self, answer: &SeatAnswer, now: u64) -> bool {
-        if answer.turn < self.answered {
+        if answer.turn < self.heard {
             return answer.epoch == self.epoch && self.granted(answer.granted);
         }
-        self.answered = answer.turn;
+        self.heard = answer.turn;
         // Without anything to keep Redis forgets this process, which is no loss.
         if self.epoch != 0 && answer.epoch != 0 && answer.epoch != self.epoch {
             // Forgotten: what was granted and not heard of is lost, and others may be unreported too.
@@ -90,7 +92,9 @@ impl Seats {
         }
         self.epoch = answer.epoch;
         self.leased_until = self.asked_until;
-        self.granted(answer.granted)
+        let told =
+            self.early.take().filter(|(epoch, _)| *epoch == self.epoch).map_or(0, |(_, granted)| granted);
+        self.granted(answer.granted.max(told))
     }
 
     /// Whether others may have the seats that are held here: no call begins with one of those.
@@ -98,10 +102,11 @@ impl Seats {
         now >= self.leased_until
     }
 
-    /// Hears of grants by news; of another life of this process they mean nothing, and what comes after the lease
-    /// is to be asked about. Whether there are new ones.
+    /// Hears of grants by news; of another life of this process they mean nothing unless an answer tells of that life, and
+    /// what comes after the lease is to be asked about. Whether there are new ones.
     pub(super) fn told(&mut self, epoch: u64, granted: u64, now: u64) -> bool {
         if epoch != self.epoch {
+            self.early = Some((epoch, granted));
             return false;
         }
         if self.is_lease_over(now) { granted > self.seen } else { self.granted(granted) }
@@ -162,6 +167,15 @@ mod tests {
         assert!(!seats.answered(&begun, 1));
         assert!(!seats.answered(&forgotten, 2));
         assert!(seats.told(7, 1, 3), "it is told of its seat");
+        assert_eq!(seats.spare, 1);
+    }
+
+    #[test]
+    fn news_that_overtakes_the_answer_which_it_follows_is_kept_for_it() {
+        let mut seats = Seats::default();
+        let turn = seats.report(0, false, 10_000_000).turn;
+        assert!(!seats.told(7, 1, 1), "of no life that it knows");
+        assert!(seats.answered(&SeatAnswer { turn, epoch: 7, used: 8, ..SeatAnswer::default() }, 2));
         assert_eq!(seats.spare, 1);
     }
 }

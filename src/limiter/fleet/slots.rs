@@ -174,7 +174,10 @@ impl State {
             Ended::Paused { until, .. } => until,
             _ => replay::stands(&states, &touched, reply.now),
         };
-        let look_at = next.map_or(NEVER, |costs| self.look_at(plan, &costs, &part, received));
+        let look_at = match (&reply.ended, next) {
+            (Ended::Seatless(i), Some(costs)) => self.look_at(plan, *i, costs[*i], &part, received),
+            _ => NEVER,
+        };
         self.know(plan, (reply.now, received), part, states, (limits, stands));
         for (asked, at) in refused {
             let seatless = at == NEVER;

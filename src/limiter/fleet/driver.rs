@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::Fleet;
 use super::key::{Answers, Key};
 use super::line::{Asked, Told};
+use super::trips::InOrder;
 use crate::algorithm::NEVER;
 use crate::clock;
 use crate::limiter::Plan;
@@ -30,7 +31,8 @@ pub(super) struct Driver {
     ended: bool,
 }
 
-type Trip = Pin<Box<dyn Future<Output = (Arc<Plan>, Vec<Asked>, Result<Reply, Away>)> + Send>>;
+type Answer = Result<(Reply, InOrder), Away>;
+type Trip = Pin<Box<dyn Future<Output = (Arc<Plan>, Vec<Asked>, Answer)> + Send>>;
 
 impl Driver {
     pub(super) fn new(fleet: Arc<Fleet>, key: Arc<Key>, line: u64, turn: Arc<Notify>) -> Self {
@@ -99,10 +101,10 @@ impl Driver {
         next
     }
 
-    fn arrived(&self, plan: &Arc<Plan>, asked: Vec<Asked>, reply: Result<Reply, Away>, received: u64) {
+    fn arrived(&self, plan: &Arc<Plan>, asked: Vec<Asked>, reply: Answer, received: u64) {
         let mut answers = Answers::default();
         match reply {
-            Ok(reply) => {
+            Ok((reply, _in_order)) => {
                 let mut state = self.key.state.lock();
                 let outdated = state.line(self.line).is_some_and(|line| !Arc::ptr_eq(&line.plan, plan));
                 if !outdated {

@@ -25,8 +25,8 @@ const UNTOLD_US: u64 = 3_600_000_000;
 pub(super) struct Key {
     pub(super) key: Box<str>,
     pub(super) state: Mutex<State>,
-    /// Held by whoever reports seats, so that reports arrive in order.
-    pub(super) reports: tokio::sync::Mutex<()>,
+    /// Held by whoever reports seats until the answer is heard, so that reports and answers come in order.
+    pub(super) reports: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -72,7 +72,7 @@ impl Answers {
 
 impl Key {
     pub(super) fn new(key: &str) -> Self {
-        Self { key: key.into(), state: Mutex::default(), reports: tokio::sync::Mutex::default() }
+        Self { key: key.into(), state: Mutex::default(), reports: Arc::default() }
     }
 }
 

@@ -18,8 +18,6 @@ const LATE_US: u64 = 2_000;
 pub(super) struct Seats {
     epoch: u64,
     turn: u64,
-    /// The newest report of which the answer was heard.
-    heard: u64,
     /// News of grants in a life of this process of which it has not heard yet: its epoch, and they.
     early: Option<(u64, u64)>,
     /// Grants heard of, in all.
@@ -77,13 +75,8 @@ impl Seats {
         self.reported = Some(u64::MAX);
     }
 
-    /// Takes in an answer. Whether there are new grants. Reports are made in order, but of two answers that are there
-    /// the later may be heard first; then the other's epoch is none any more.
+    /// Takes in an answer. Whether there are new grants.
     pub(super) fn answered(&mut self, answer: &SeatAnswer, now: u64) -> bool {
-        if answer.turn < self.heard {
-            return answer.epoch == self.epoch && self.granted(answer.granted);
-        }
-        self.heard = answer.turn;
         // Without anything to keep Redis forgets this process, which is no loss.
         if self.epoch != 0 && answer.epoch != 0 && answer.epoch != self.epoch {
             // Forgotten: what was granted and not heard of is lost, and others may be unreported too.
@@ -157,25 +150,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_answers_the_later_one_says_in_which_life_news_is_heard() {
-        let mut seats = Seats::default();
-        let mut turn = || seats.report(0, false, 10_000_000).turn;
-        let (first, second) = (turn(), turn());
-        // The first had nothing in use, and was forgotten; the second began anew, and waits for a seat.
-        let forgotten = SeatAnswer { turn: first, ..SeatAnswer::default() };
-        let begun = SeatAnswer { turn: second, epoch: 7, used: 8, ..SeatAnswer::default() };
-        assert!(!seats.answered(&begun, 1));
-        assert!(!seats.answered(&forgotten, 2));
-        assert!(seats.told(7, 1, 3), "it is told of its seat");
-        assert_eq!(seats.spare, 1);
-    }
-
-    #[test]
     fn news_that_overtakes_the_answer_which_it_follows_is_kept_for_it() {
         let mut seats = Seats::default();
-        let turn = seats.report(0, false, 10_000_000).turn;
+        seats.report(0, false, 10_000_000);
         assert!(!seats.told(7, 1, 1), "of no life that it knows");
-        assert!(seats.answered(&SeatAnswer { turn, epoch: 7, used: 8, ..SeatAnswer::default() }, 2));
+        assert!(seats.answered(&SeatAnswer { epoch: 7, used: 8, ..SeatAnswer::default() }, 2));
         assert_eq!(seats.spare, 1);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
 
 use super::Fleet;
 use super::key::{Key, State};
@@ -19,6 +20,9 @@ use crate::store::redis::hub::Away;
 use crate::store::redis::names::Names;
 use crate::store::redis::wire::{Change, GiveBack, Reply, Trip, TripPart, Waiter, What};
 
+/// That no other report of a key's seats is under way.
+pub(super) type InOrder = Option<OwnedMutexGuard<()>>;
+
 impl Fleet {
     /// One trip for a line.
     pub(super) async fn trip(
@@ -27,7 +31,7 @@ impl Fleet {
         plan: &Arc<Plan>,
         margin: Margin,
         asked: &[Asked],
-    ) -> Result<Reply, Away> {
+    ) -> Result<(Reply, InOrder), Away> {
         self.catch_up(key, plan, margin).await?;
         let now = clock::now_us();
         let callers = asked
@@ -61,7 +65,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// One trip, with seats reported in order.
+    /// One trip, with seats reported in order: what is given with the reply is to be kept until that is heard.
     pub(super) async fn ask(
         &self,
         key: &Arc<Key>,
@@ -69,9 +73,9 @@ impl Fleet {
         margin: Margin,
         callers: &[Waiter<'_>],
         forced: bool,
-    ) -> Result<Reply, Away> {
+    ) -> Result<(Reply, InOrder), Away> {
         let has_seats = plan.rules.of(margin).iter().any(Rule::is_seats);
-        let _in_order = if has_seats { Some(key.reports.lock().await) } else { None };
+        let in_order = if has_seats { Some(key.reports.clone().lock_owned().await) } else { None };
         // Whether the server is new, and its seats not yet reported, is known once there is a connection.
         self.hub.ready().await?;
         let (names, seen, seats) = {
@@ -90,21 +94,23 @@ impl Fleet {
         let parts = [part];
         let trip = Trip { now: None, worker: &self.worker, parts: &parts, callers, forced };
         let value = self.hub.run(&trip.call()).await.inspect_err(|_| key.state.lock().report_lost())?;
-        trip.reply(value).map_err(|garbled| {
+        let reply = trip.reply(value).map_err(|garbled| {
             tracing::error!(%garbled, "Redis is taken as away");
             Away
-        })
+        })?;
+        Ok((reply, in_order))
     }
 
     /// A trip that asks for nobody: how the key stands; seats are reported.
     pub(super) async fn look(&self, key: &Arc<Key>, plan: &Arc<Plan>, margin: Margin) -> Result<Reply, Away> {
-        let reply = self.ask(key, plan, margin, &[], false).await?;
+        let (reply, in_order) = self.ask(key, plan, margin, &[], false).await?;
         let (part, now) = (&reply.parts[0], clock::now_us());
         let mut state = key.state.lock();
         state.heard(plan, part, reply.now, now);
         // Who waited for a seat may have left, and somebody elsewhere wait.
         let idle_seats = state.free_spare();
         drop(state);
+        drop(in_order);
         if let Some(fleet) = self.me.upgrade().filter(|_| idle_seats) {
             fleet.report(key);
         }
@@ -275,7 +281,7 @@ impl Fleet {
         let (fleet, plan) = (self.clone(), plan.clone());
         self.hub.spawn(async move {
             let caller = Waiter { held_us: 0, costs: &costs };
-            if let Ok(reply) = fleet.ask(&key, &plan, margin, &[caller], true).await {
+            if let Ok((reply, _in_order)) = fleet.ask(&key, &plan, margin, &[caller], true).await {
                 key.state.lock().heard(&plan, &reply.parts[0], reply.now, clock::now_us());
             }
         });

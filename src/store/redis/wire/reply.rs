@@ -80,8 +80,6 @@ pub(crate) enum Snapshot {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SeatAnswer {
-    /// Of the report that it answers.
-    pub(crate) turn: u64,
     /// Another one than was reported: this process was forgotten, or the state was lost. 0: nothing is kept of it,
     /// for it has nothing in use and asked for nothing.
     pub(crate) epoch: u64,
@@ -125,12 +123,8 @@ impl Trip<'_> {
             (other, ..) => return Err(Garbled(format!("an end of kind {other}"))),
         };
         for (part, read) in self.parts.iter().zip(&mut parts) {
-            let seats = part.rules().iter().filter(|rule| rule.is_seats());
-            // Who only looks may report nothing.
-            let turns = part.seats.iter().map(|report| report.turn).chain(std::iter::repeat(0));
-            for (_, turn) in seats.zip(turns) {
+            for _ in part.rules().iter().filter(|rule| rule.is_seats()) {
                 read.seats.push(SeatAnswer {
-                    turn,
                     epoch: numbers.next()?,
                     granted: numbers.next()?,
                     used: numbers.next()?,

@@ -10,6 +10,7 @@ use crate::store::redis::wire::*;
 #[derive(Debug, Default, Clone)]
 pub(super) struct Seats {
     answer: SeatAnswer,
+    turn: u64,
     need: u64,
     leased_until: u64,
 }
@@ -23,13 +24,13 @@ impl Model {
                 return 0;
             }
             assert_eq!(report.epoch, 0, "nothing is lost here");
-            let (turn, granted, used) = (report.turn, report.seen, report.in_use);
-            let answer = SeatAnswer { turn, epoch: now, granted, used, lease_left_us: 0 };
+            let answer =
+                SeatAnswer { epoch: now, granted: report.seen, used: report.in_use, lease_left_us: 0 };
             let leased_until = now + trip.worker.lease_us;
-            self.seats.insert(name.to_owned(), Seats { answer, need: 0, leased_until });
+            self.seats.insert(name.to_owned(), Seats { answer, turn: report.turn, need: 0, leased_until });
             return report.in_use;
         };
-        kept.answer.turn = report.turn;
+        kept.turn = report.turn;
         kept.leased_until = now + trip.worker.lease_us;
         kept.answer.used = report.in_use + kept.answer.granted - report.seen;
         kept.answer.used
@@ -40,8 +41,7 @@ impl Model {
         let State::Seats(state) = &limit.state else { unreachable!("it is one of seats") };
         let Rule::Seats(rule) = limit.rule() else { unreachable!("it is one of seats") };
         let Some(kept) = self.seats.get_mut(limit.name) else {
-            let (turn, granted) = (limit.report.turn, limit.report.seen);
-            return SeatAnswer { turn, granted, ..SeatAnswer::default() };
+            return SeatAnswer { granted: limit.report.seen, ..SeatAnswer::default() };
         };
         kept.answer.granted += state.in_use - kept.answer.used;
         kept.answer.used = state.in_use;
@@ -59,9 +59,9 @@ impl Model {
         }
         kept.answer.lease_left_us = kept.leased_until - now;
         if trip.callers.is_empty() && kept.answer.used == 0 && kept.need == 0 {
-            let SeatAnswer { turn, granted, .. } = kept.answer;
+            let granted = kept.answer.granted;
             self.seats.remove(limit.name);
-            return SeatAnswer { turn, granted, ..SeatAnswer::default() };
+            return SeatAnswer { granted, ..SeatAnswer::default() };
         }
         kept.answer
     }

@@ -55,7 +55,7 @@ for p = 1, args[3] do
     if letter == 115 then
       local limit = { is_seats = true, arg = arg + 1 }
       limits[l], seated[#seated + 1] = limit, limit
-      arg = arg + 8
+      arg = arg + 9
     else
       local kind = kind_of(letter)
       local limit = { kind = kind, key = keys[key], value = key, dirty = false }
@@ -241,7 +241,9 @@ for r = 1, #runs do
         local rule = limits[wanted[i]].rule
         if limits[wanted[i]].kind.available(rule) < seat_costs[i] then
           ended, detail = SEATLESS, wanted[i] - 1
-          rule.need = seat_costs[i] - rule.spare
+          rule.satisfied = false
+          -- Only who can wait is given one later.
+          if leaky or args[run.held + c] > 0 then rule.need = seat_costs[i] - rule.spare end
           break
         end
       end
@@ -312,7 +314,7 @@ out[n + 1], out[n + 2], out[n + 3] = ended, detail, detail_2
 n = n + 3
 for i = 1, #seated do
   local rule = seated[i].rule
-  if ended == PAUSED or rule.need > 0 then rule.satisfied = false end
+  if ended == PAUSED then rule.satisfied = false end
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = seated[i].kind.close(rule, worker, now)
   n = n + 4
 end

@@ -14,13 +14,13 @@ local function seats()
   -- Dead sessions that one call clears away, and waiting ones that it serves.
   local REAP, SERVE = 8, 16
 
-  -- Numbers: cap. Report: epoch, turn, seen, in_use, spare; 1 where it may take.
+  -- Numbers: cap. Report: epoch, turn, seen, in_use, spare; 1 where it may take; 1 where others of this process wait.
   function seats.rule(args, i, keys, k)
     return {
       kind = seats, cap = args[i] + 0, most = args[i] + 0, hold = -1, ahead_us = EXACT,
       key = string.sub(keys[k], 1, -3), leases = keys[k], sessions = keys[k + 1], queue = keys[k + 2],
       epoch = args[i + 1] + 0, turn = args[i + 2] + 0, seen = args[i + 3] + 0, in_use = args[i + 4] + 0,
-      spare = args[i + 5] + 0, may_take = args[i + 6] + 0 == 1,
+      spare = args[i + 5] + 0, may_take = args[i + 6] + 0 == 1, waits = args[i + 7] + 0 == 1,
     }
   end
 
@@ -148,13 +148,11 @@ local function seats()
   function seats.close(rule, worker, now)
     local mine, name = rule.mine, worker.session
     if rule.current then
-      if rule.blocked then
-        -- Nor is it served by another's trip.
-        redis.call('ZREM', rule.queue, name)
-      elseif rule.need > 0 then
+      if not rule.blocked and rule.need > 0 then
         mine.need = rule.need
         redis.call('ZADD', rule.queue, 'NX', text(now), name)
-      elseif rule.satisfied then
+      elseif rule.blocked or (not rule.waits and (rule.satisfied or not worker.callers)) then
+        -- Nor is it served by another's trip.
         redis.call('ZREM', rule.queue, name)
       end
     end

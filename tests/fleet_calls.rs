@@ -78,6 +78,19 @@ async fn those_who_try_at_once_get_all_there_is_and_no_more() {
 }
 
 #[tokio::test]
+async fn those_who_come_at_once_go_in_one_trip() {
+    let server = RedisProcess::start();
+    for (name, limit) in [("seats", Limit::concurrency(4)), ("bucket", bucket(4))] {
+        let limiter = limiter(&server, Policy::new(name).limit(limit));
+        _ = limiter.peek("k").await;
+        sleep(Duration::from_millis(200)).await;
+        let before = server.calls("mget");
+        let answers = at_once(&limiter, 20, Duration::ZERO).await;
+        assert_eq!((granted(&answers), server.calls("mget") - before), (4, 1));
+    }
+}
+
+#[tokio::test]
 async fn refusals_take_no_trips_while_it_is_known_that_nothing_is_left() {
     let server = RedisProcess::start();
     let limiter = limiter(&server, Policy::new("known").limit(bucket(3)));
@@ -312,44 +325,6 @@ async fn clients_of_one_redis_share_what_there_is() {
         }
     }
     assert_eq!(mock.calls_async().await, 3);
-}
-
-/// Both seats of one worker go in one report, while another waits for one and the first for the other.
-async fn waited_for_the_last_seat(policy: Policy, rounds: u32) -> Duration {
-    let server = RedisProcess::start();
-    let [first, second] = [(); 2].map(|()| limiter(&server, policy.clone()));
-    let wait = |limiter: &Limiter| {
-        let limiter = limiter.clone();
-        tokio::spawn(async move { limiter.acquire("k").await })
-    };
-    let mut waited = Duration::ZERO;
-    for _ in 0..rounds {
-        let held = [soon("both are free", first.acquire("k")).await, soon("both", first.acquire("k")).await];
-        let other = wait(&second);
-        sleep(Duration::from_millis(50)).await;
-        let own = wait(&first);
-        sleep(Duration::from_millis(50)).await;
-        let freed = Instant::now();
-        drop(held);
-        let other = soon("a seat is free", other).await.expect("no panic").expect("it goes");
-        let own = soon("a seat is free", own).await.expect("no panic").expect("it goes");
-        waited += freed.elapsed();
-        drop((other, own));
-    }
-    waited
-}
-
-#[tokio::test]
-async fn a_seat_that_a_trip_gives_at_its_very_end_is_used_at_once() {
-    const ROUNDS: u32 = 8;
-    let one = Policy::new("seats").limit("2 at once");
-    let two = one.clone().limit(Limit::concurrency(100).named("plenty"));
-    let (one, two) =
-        tokio::join!(waited_for_the_last_seat(one, ROUNDS), waited_for_the_last_seat(two, ROUNDS));
-    // Where nobody looks before the next heartbeat that is half of three seconds on average.
-    for waited in [one, two] {
-        assert!(waited < ROUNDS * Duration::from_millis(500), "{waited:?} for {ROUNDS}");
-    }
 }
 
 /// One goes at once, and as many wait as the queue holds, whoever of the fleet they come to.

@@ -34,7 +34,7 @@ impl Charge {
         }
         drop(state);
         if freed {
-            self.fleet.report(&self.key);
+            self.fleet.report(&self.key, &self.plan);
         }
     }
 

@@ -40,6 +40,8 @@ impl Driver {
     }
 
     pub(super) async fn run(mut self) {
+        // Those who come in the same turn of the runtime go in the first trip.
+        tokio::task::yield_now().await;
         let mut trip: Option<Trip> = None;
         let mut took_us = 0;
         let mut left = clock::now_us();
@@ -70,15 +72,16 @@ impl Driver {
         let mut state = self.key.state.lock();
         let unwanted = state.grant_due(self.line, now, &mut answers);
         let line = state.line(self.line)?;
+        let plan = line.plan.clone();
         let mut next = Some(line.next_wake(lead_us, trip.is_some()));
         if trip.is_none() {
             let asked = line.to_ask(now, lead_us);
             if !asked.is_empty() {
                 *left = now;
-                let (fleet, key, plan, margin) =
-                    (self.fleet.clone(), self.key.clone(), line.plan.clone(), line.margin);
+                let (fleet, key, plan, margin, id) =
+                    (self.fleet.clone(), self.key.clone(), line.plan.clone(), line.margin, line.id);
                 *trip = Some(Box::pin(async move {
-                    let reply = fleet.trip(&key, &plan, margin, &asked).await;
+                    let reply = fleet.trip(&key, &plan, margin, id, &asked).await;
                     (plan, asked, reply)
                 }));
                 next = Some(line.next_wake(lead_us, true));
@@ -96,7 +99,7 @@ impl Driver {
         self.fleet.give_back(&self.key, unwanted);
         self.fleet.pass_on(&self.key, self.line, answers.give());
         if report {
-            self.fleet.report(&self.key);
+            self.fleet.report(&self.key, &plan);
         }
         next
     }

@@ -140,7 +140,7 @@ impl Line {
 
     /// Whether those who wait do so in a leaky bucket's queue, which is part of its state: they are booked as soon
     /// as they come, however far ahead, or refused.
-    fn is_leaky(&self) -> bool {
+    pub(super) fn is_leaky(&self) -> bool {
         touched(&self.plan, self.margin, self.limits).any(|rule| rule.hold_us().is_some())
     }
 

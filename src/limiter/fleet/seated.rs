@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 
 use super::key::State;
-use super::line::Slot;
+use super::line::{Line, Slot};
 use super::seats::Seats;
 use crate::algorithm::NEVER;
 use crate::clock;
@@ -14,6 +14,32 @@ use crate::limit::Margin;
 use crate::limiter::Plan;
 use crate::store::redis::wire::{ReplyPart, SeatReport};
 
+/// Whom a trip asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asks {
+    Nobody,
+    /// One that stands in no line, and may not wait.
+    One,
+    Line(u64),
+}
+
+impl Asks {
+    fn line(self) -> Option<u64> {
+        match self {
+            Self::Line(id) => Some(id),
+            Self::Nobody | Self::One => None,
+        }
+    }
+}
+
+/// Whether callers wait for a seat under the limit of this label, apart from those in one line.
+fn is_waited_for(lines: &[Line], label: &Label, but: Option<u64>) -> bool {
+    let touches =
+        |line: &Line| seat_labels(&line.plan).any(|(i, of)| line.limits >> i & 1 == 1 && of.is_same(label));
+    let mut others = lines.iter().filter(|line| Some(line.id) != but);
+    others.any(|line| touches(line) && line.unbooked().next().is_some())
+}
+
 /// The labels of a plan's limits of seats, each with its index among all, in the policy's order.
 pub(super) fn seat_labels(plan: &Plan) -> impl Iterator<Item = (usize, &Label)> + Clone {
     let limits = plan.rules.labels.limits.iter().zip(plan.rules.of(Margin::None)).enumerate();
@@ -21,13 +47,15 @@ pub(super) fn seat_labels(plan: &Plan) -> impl Iterator<Item = (usize, &Label)> 
 }
 
 impl State {
-    /// The seats of every limit of seats of a plan, as they are to be reported.
+    /// The seats of every limit of seats of a plan, as they are to be reported by a trip for that line, for a call that
+    /// stands in none, or for nobody.
     pub(super) fn report(
         &mut self,
         plan: &Plan,
         now: u64,
         settling: bool,
         lease_us: u64,
+        asks: Asks,
     ) -> SmallVec<[SeatReport; 1]> {
         let labels = seat_labels(plan).map(|(_, label)| label);
         for (known, seats) in &mut self.seats {
@@ -35,7 +63,14 @@ impl State {
                 seats.retire();
             }
         }
-        labels.map(|label| self.seats_of(label).report(now, settling, lease_us)).collect()
+        labels
+            .map(|label| {
+                let waits = is_waited_for(&self.lines, label, asks.line());
+                let seats = self.seats_of(label);
+                seats.queued &= waits || asks != Asks::Nobody;
+                SeatReport { waits, ..seats.report(now, settling, lease_us) }
+            })
+            .collect()
     }
 
     pub(super) fn seats_of(&mut self, label: &Label) -> &mut Seats {
@@ -47,9 +82,23 @@ impl State {
         &mut self.seats[i].1
     }
 
-    /// Whether Redis has to be told of seats.
+    /// Whether Redis has to be told of seats, or that nobody waits for one any more.
     pub(super) fn is_unreported(&self) -> bool {
-        self.seats.iter().any(|(_, seats)| seats.is_unreported())
+        let left = |label, seats: &Seats| seats.queued && !is_waited_for(&self.lines, label, None);
+        self.seats.iter().any(|(label, seats)| seats.is_unreported() || left(label, seats))
+    }
+
+    /// A trip for a line that touches these limits has ended: who waits in Redis's queue now, and for what. Whoever waits
+    /// for a seat holds back none of a later limit, so that no two wait for each other.
+    pub(super) fn queued(&mut self, plan: &Plan, limits: u32, line: u64, seatless: Option<usize>) {
+        for (i, label) in seat_labels(plan).filter(|(i, _)| limits >> i & 1 == 1) {
+            let others = is_waited_for(&self.lines, label, Some(line));
+            let seats = self.seats_of(label);
+            seats.queued = seatless == Some(i) || (seats.queued && others);
+            if seatless.is_some_and(|seatless| seatless < i) && !others {
+                seats.free_spare();
+            }
+        }
     }
 
     /// Whether seats are held, or waited for.
@@ -98,11 +147,12 @@ impl State {
 
     /// Spare seats are free where nobody waits for them. Whether there were any.
     pub(super) fn free_spare(&mut self) -> bool {
-        let wanted = self.lines.iter().any(|line| line.unbooked().next().is_some());
         let mut freed = false;
-        for (_, seats) in self.seats.iter_mut().filter(|(_, seats)| !wanted && seats.spare > 0) {
-            seats.free_spare();
-            freed = true;
+        for (label, seats) in self.seats.iter_mut().filter(|(_, seats)| seats.spare > 0) {
+            if !is_waited_for(&self.lines, label, None) {
+                seats.free_spare();
+                freed = true;
+            }
         }
         freed
     }

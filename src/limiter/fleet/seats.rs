@@ -26,6 +26,8 @@ pub(super) struct Seats {
     held: u64,
     /// Granted, and not given to anyone yet.
     pub(super) spare: u64,
+    /// Redis keeps this process in its queue for them.
+    pub(super) queued: bool,
     /// What Redis has in its books: what it was told last, and what it has granted since.
     reported: Option<u64>,
     settled: u64,
@@ -52,12 +54,13 @@ impl Seats {
             in_use,
             spare: self.spare,
             may_take: !settling && now >= self.settled,
+            waits: false,
         }
     }
 
     /// The policy has the limit no more. What is held stays counted, should the limit come back.
     pub(super) fn retire(&mut self) {
-        (self.spare, self.reported, self.leased_until) = (0, None, u64::MAX);
+        (self.spare, self.queued, self.reported, self.leased_until) = (0, false, None, u64::MAX);
     }
 
     /// Whether Redis knows of other numbers than are true.
@@ -65,9 +68,9 @@ impl Seats {
         self.reported.is_some_and(|reported| reported != self.held + self.spare)
     }
 
-    /// Whether there is anything to keep alive.
+    /// Whether Redis keeps anything for this process.
     pub(super) fn is_held(&self) -> bool {
-        self.held + self.spare > 0
+        self.held + self.spare > 0 || self.queued
     }
 
     /// A report may not have arrived: it is to be made again.

@@ -156,7 +156,9 @@ impl State {
         let mut states = part.states.clone();
         let mut refused = Vec::new();
         let mut slots = Vec::new();
-        let next = asked.get(reply.slots.len()).map(|asked| asked.costs.clone());
+        let is_leaky = line.is_leaky();
+        let next = asked.get(reply.slots.len());
+        let next = next.map(|next| (next.costs.clone(), is_leaky || next.patient_until > received));
         for (asked, decided) in asked.into_iter().zip(&reply.slots) {
             match *decided {
                 Booked::TooLate(at) => refused.push((asked, at)),
@@ -174,10 +176,13 @@ impl State {
             Ended::Paused { until, .. } => until,
             _ => replay::stands(&states, &touched, reply.now),
         };
-        let look_at = match (&reply.ended, next) {
-            (Ended::Seatless(i), Some(costs)) => self.look_at(plan, *i, costs[*i], &part, received),
-            _ => NEVER,
-        };
+        let (mut seatless, mut look_at) = (None, NEVER);
+        if let (Ended::Seatless(i), Some((costs, true))) = (&reply.ended, next) {
+            (seatless, look_at) = (Some(*i), self.look_at(plan, *i, costs[*i], &part, received));
+        }
+        if !matches!(reply.ended, Ended::Paused { .. }) {
+            self.queued(plan, limits, id, seatless);
+        }
         self.know(plan, (reply.now, received), part, states, (limits, stands));
         for (asked, at) in refused {
             let seatless = at == NEVER;
@@ -207,6 +212,10 @@ impl State {
         // A pause that Redis has not heard of yet.
         line.quiet_until = line.quiet_until.max(paused.unwrap_or(0));
         self.refuse_hopeless(id, clock::now_us(), answers);
+        if let (Ended::Seatless(_), None, Some(line)) = (reply.ended, seatless, self.line(id)) {
+            // One that may not wait leaves no place in the queue to those behind it: they ask for themselves.
+            line.seatless = false;
+        }
     }
 
     /// A slot that Redis charged, with its seats.

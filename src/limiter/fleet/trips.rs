@@ -12,6 +12,7 @@ use tokio::sync::OwnedMutexGuard;
 use super::Fleet;
 use super::key::{Key, State};
 use super::line::{Asked, Slot};
+use super::seated::Asks;
 use crate::algorithm::Rule;
 use crate::clock;
 use crate::limit::Margin;
@@ -20,8 +21,23 @@ use crate::store::redis::hub::Away;
 use crate::store::redis::names::Names;
 use crate::store::redis::wire::{Change, GiveBack, Reply, Trip, TripPart, Waiter, What};
 
-/// That no other report of a key's seats is under way.
+/// That no other report of a key's seats is under way: to be kept until the answer is heard.
 pub(super) type InOrder = Option<OwnedMutexGuard<()>>;
+
+/// Whom a trip is for.
+struct Asking<'a> {
+    asks: Asks,
+    callers: &'a [Waiter<'a>],
+    /// They are charged whatever the state.
+    forced: bool,
+}
+
+impl Key {
+    async fn in_order(&self, plan: &Plan, margin: Margin) -> InOrder {
+        let has_seats = plan.rules.of(margin).iter().any(Rule::is_seats);
+        if has_seats { Some(self.reports.clone().lock_owned().await) } else { None }
+    }
+}
 
 impl Fleet {
     /// One trip for a line.
@@ -30,14 +46,18 @@ impl Fleet {
         key: &Arc<Key>,
         plan: &Arc<Plan>,
         margin: Margin,
+        line: u64,
         asked: &[Asked],
     ) -> Result<(Reply, InOrder), Away> {
         self.catch_up(key, plan, margin).await?;
+        let in_order = key.in_order(plan, margin).await;
         let now = clock::now_us();
         let callers = asked
             .iter()
             .map(|asked| Waiter { held_us: asked.patient_until.saturating_sub(now), costs: &asked.costs });
-        self.ask(key, plan, margin, &callers.collect::<SmallVec<[_; 8]>>(), false).await
+        let callers = callers.collect::<SmallVec<[_; 8]>>();
+        let asking = Asking { asks: Asks::Line(line), callers: &callers, forced: false };
+        Ok((self.ask(key, plan, margin, asking).await?, in_order))
     }
 
     /// Says what could not be said while Redis was away.
@@ -65,23 +85,20 @@ impl Fleet {
         Ok(())
     }
 
-    /// One trip, with seats reported in order: what is given with the reply is to be kept until that is heard.
-    pub(super) async fn ask(
+    /// One trip, in order with other reports of the key's seats.
+    async fn ask(
         &self,
         key: &Arc<Key>,
         plan: &Arc<Plan>,
         margin: Margin,
-        callers: &[Waiter<'_>],
-        forced: bool,
-    ) -> Result<(Reply, InOrder), Away> {
-        let has_seats = plan.rules.of(margin).iter().any(Rule::is_seats);
-        let in_order = if has_seats { Some(key.reports.clone().lock_owned().await) } else { None };
+        Asking { asks, callers, forced }: Asking<'_>,
+    ) -> Result<Reply, Away> {
         // Whether the server is new, and its seats not yet reported, is known once there is a connection.
         self.hub.ready().await?;
         let (names, seen, seats) = {
             let mut state = key.state.lock();
             let (settling, lease_us) = (self.hub.is_settling(), self.worker.lease_us);
-            let seats = state.report(plan, clock::now_us(), settling, lease_us);
+            let seats = state.report(plan, clock::now_us(), settling, lease_us, asks);
             (state.names(self.hub.prefix(), &self.policy, key, plan), state.seen().cloned(), seats)
         };
         let part = TripPart {
@@ -94,16 +111,27 @@ impl Fleet {
         let parts = [part];
         let trip = Trip { now: None, worker: &self.worker, parts: &parts, callers, forced };
         let value = self.hub.run(&trip.call()).await.inspect_err(|_| key.state.lock().report_lost())?;
-        let reply = trip.reply(value).map_err(|garbled| {
+        trip.reply(value).map_err(|garbled| {
             tracing::error!(%garbled, "Redis is taken as away");
             Away
-        })?;
-        Ok((reply, in_order))
+        })
     }
 
     /// A trip that asks for nobody: how the key stands; seats are reported.
     pub(super) async fn look(&self, key: &Arc<Key>, plan: &Arc<Plan>, margin: Margin) -> Result<Reply, Away> {
-        let (reply, in_order) = self.ask(key, plan, margin, &[], false).await?;
+        let in_order = key.in_order(plan, margin).await;
+        self.look_in_order(key, plan, margin, in_order).await
+    }
+
+    async fn look_in_order(
+        &self,
+        key: &Arc<Key>,
+        plan: &Arc<Plan>,
+        margin: Margin,
+        in_order: InOrder,
+    ) -> Result<Reply, Away> {
+        let asking = Asking { asks: Asks::Nobody, callers: &[], forced: false };
+        let reply = self.ask(key, plan, margin, asking).await?;
         let (part, now) = (&reply.parts[0], clock::now_us());
         let mut state = key.state.lock();
         state.heard(plan, part, reply.now, now);
@@ -112,7 +140,7 @@ impl Fleet {
         drop(state);
         drop(in_order);
         if let Some(fleet) = self.me.upgrade().filter(|_| idle_seats) {
-            fleet.report(key);
+            fleet.report(key, plan);
         }
         Ok(reply)
     }
@@ -129,14 +157,15 @@ impl Fleet {
         runtime.spawn(async move { fleet.look(&key, &plan, margin).await }).await.unwrap_or(Err(Away))
     }
 
-    /// Tells Redis of seats that came back, soon.
-    pub(super) fn report(self: &Arc<Self>, key: &Arc<Key>) {
+    /// Tells Redis of seats that came back, soon: by the newest plan, or, if no limiter has one any more, by this.
+    pub(super) fn report(self: &Arc<Self>, key: &Arc<Key>, plan: &Arc<Plan>) {
         let (fleet, key) = (self.clone(), key.clone());
-        let Some(plan) = self.keys.lock().plan() else { return };
+        let plan = self.keys.lock().plan().unwrap_or_else(|| plan.clone());
         self.hub.spawn(async move {
-            // Reports that were asked for meanwhile are made by the first.
+            // What was to be said meanwhile is said by the first.
+            let in_order = key.in_order(&plan, Margin::None).await;
             if key.state.lock().is_unreported() {
-                _ = fleet.look(&key, &plan, Margin::None).await;
+                _ = fleet.look_in_order(&key, &plan, Margin::None, in_order).await;
             }
         });
     }
@@ -176,6 +205,7 @@ impl Fleet {
     /// stay charged, and are kept for whoever comes before they are due.
     pub(super) fn give_back(self: &Arc<Self>, key: &Arc<Key>, slots: Vec<Slot>) {
         let Some(last) = slots.first() else { return };
+        let plan = last.plan.clone();
         let mut state = key.state.lock();
         let is_passed = state.is_passed(last);
         let (kept, slots): (Vec<_>, Vec<_>) =
@@ -184,7 +214,7 @@ impl Fleet {
         let unreported = state.is_unreported();
         drop(state);
         if slots.is_empty() && unreported {
-            self.report(key);
+            self.report(key, &plan);
         }
         if slots.is_empty() || self.hub.is_away() {
             return;
@@ -215,7 +245,7 @@ impl Fleet {
             }
             let unreported = key.state.lock().is_unreported();
             if unreported {
-                fleet.report(&key);
+                fleet.report(&key, &plan);
             }
         });
     }
@@ -281,7 +311,9 @@ impl Fleet {
         let (fleet, plan) = (self.clone(), plan.clone());
         self.hub.spawn(async move {
             let caller = Waiter { held_us: 0, costs: &costs };
-            if let Ok((reply, _in_order)) = fleet.ask(&key, &plan, margin, &[caller], true).await {
+            let _in_order = key.in_order(&plan, margin).await;
+            let asking = Asking { asks: Asks::Nobody, callers: &[caller], forced: true };
+            if let Ok(reply) = fleet.ask(&key, &plan, margin, asking).await {
                 key.state.lock().heard(&plan, &reply.parts[0], reply.now, clock::now_us());
             }
         });

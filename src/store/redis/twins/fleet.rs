@@ -123,9 +123,10 @@ impl<'a> Fleet<'a> {
         process.report.turn += 1;
         process.report.in_use = process.running + process.report.spare;
         process.report.may_take = now >= process.settles_until;
+        process.report.waits = !with_callers && process.waiting > 0;
         let report = process.report;
         let callers = if with_callers { process.waiting } else { 0 };
-        let callers = (0..callers).map(|_| Waiter { held_us: 0, costs: &[1] }).collect::<Vec<_>>();
+        let callers = (0..callers).map(|_| Waiter { held_us: LEASE_US, costs: &[1] }).collect::<Vec<_>>();
         let (rules, margin, names) = (&self.rules, Margin::Default, &self.names);
         let seats = [report];
         let parts = [TripPart { rules, margin, names, seen: None, seats: &seats }];
@@ -375,9 +376,9 @@ impl Fleet<'_> {
         let process = &mut self.processes[i];
         process.report.turn += 1;
         process.report.in_use = process.running + process.report.spare;
-        process.report.may_take = true;
+        (process.report.may_take, process.report.waits) = (true, !with_callers && process.waiting > 0);
         let callers = if with_callers { process.waiting } else { 0 };
-        let callers = (0..callers).map(|_| Waiter { held_us: 0, costs: &[1] }).collect::<Vec<_>>();
+        let callers = (0..callers).map(|_| Waiter { held_us: LEASE_US, costs: &[1] }).collect::<Vec<_>>();
         let (rules, margin, names, seats) = (&self.rules, Margin::Default, &self.names, [process.report]);
         let parts = [TripPart { rules, margin, names, seen: None, seats: &seats }];
         let (now, worker) = (Some(self.now), &process.worker);

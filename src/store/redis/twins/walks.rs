@@ -123,7 +123,8 @@ impl<'a> Walk<'a> {
         seats
             .map(|name| {
                 let report = report(name).map(|chairs| chairs.report).unwrap_or_default();
-                SeatReport { turn: report.turn + 1, may_take: report.turn % 7 != 6, ..report }
+                let (may_take, waits) = (report.turn % 7 != 6, report.turn % 5 == 4);
+                SeatReport { turn: report.turn + 1, may_take, waits, ..report }
             })
             .collect()
     }

@@ -57,6 +57,8 @@ pub(crate) struct SeatReport {
     pub(crate) spare: u64,
     /// Whether it may be granted new ones.
     pub(crate) may_take: bool,
+    /// Whether more calls of it wait than those of this trip.
+    pub(crate) waits: bool,
 }
 
 impl TripPart<'_> {
@@ -85,7 +87,7 @@ impl TripPart<'_> {
             if rule.is_seats() {
                 let report = reports.next().copied().unwrap_or_default();
                 packed.numbers([report.epoch, report.turn, report.seen, report.in_use, report.spare]);
-                packed.number(u64::from(report.may_take));
+                packed.numbers([report.may_take, report.waits].map(u64::from));
             } else {
                 packed.number(seen.map_or(0, |seen| seen.versions[i]));
             }

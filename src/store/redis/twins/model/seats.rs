@@ -45,11 +45,10 @@ impl Model {
         };
         kept.answer.granted += state.in_use - kept.answer.used;
         kept.answer.used = state.in_use;
-        if !limit.report.may_take {
-            kept.need = 0;
-        } else if limit.need > 0 {
+        let is_served = (limit.satisfied && !paused) || trip.callers.is_empty();
+        if limit.report.may_take && limit.need > 0 {
             kept.need = limit.need;
-        } else if limit.satisfied && !paused {
+        } else if !limit.report.may_take || (is_served && !limit.report.waits) {
             kept.need = 0;
         }
         if kept.need > 0 && kept.answer.used + kept.need <= rule.cap {

@@ -30,7 +30,7 @@
 --         version and numbers of its state; of seats only those in use
 --       how the batch ended (0 all, 1 span, 2 ahead, 3 seatless, 4 paused); two numbers of that (2: instant; 3: index
 --         of the limit; 4: its end and when to ask again)
---       for each limit of seats: epoch, granted, used, time left of the next lease to end (us)
+--       for each limit of seats: epoch, granted, used, time left of the next lease to end (us), 1 while in its queue
 --       for each caller that was decided: wait to its slot (us), or -1 less the wait after which it could go
 
 local HORIZON_US, LONGEST_US, SHORTEST_US = 400000, 100000, 10000
@@ -243,7 +243,7 @@ for r = 1, #runs do
           ended, detail = SEATLESS, wanted[i] - 1
           rule.satisfied = false
           -- Only who can wait is given one later.
-          if leaky or args[run.held + c] > 0 then rule.need = seat_costs[i] - rule.spare end
+          if leaky or args[run.held + c] > 0 then rule.need = seat_costs[i] end
           break
         end
       end
@@ -315,8 +315,8 @@ n = n + 3
 for i = 1, #seated do
   local rule = seated[i].rule
   if ended == PAUSED then rule.satisfied = false end
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = seated[i].kind.close(rule, worker, now)
-  n = n + 4
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = seated[i].kind.close(rule, worker, now)
+  n = n + 5
 end
 for i = 1, decided do out[n + i] = slots[i] end
 n = n + decided

@@ -149,18 +149,21 @@ local function seats()
     local mine, name = rule.mine, worker.session
     if rule.current then
       if not rule.blocked and rule.need > 0 then
-        mine.need = rule.need
-        redis.call('ZADD', rule.queue, 'NX', text(now), name)
+        -- Of several that wait in a process the least: what is too little for one goes back.
+        local is_new = redis.call('ZADD', rule.queue, 'NX', text(now), name) == 1
+        mine.need = (is_new or mine.need == 0) and rule.need or min(mine.need, rule.need)
       elseif rule.blocked or (not rule.waits and (rule.satisfied or not worker.callers)) then
-        -- Nor is it served by another's trip.
+        -- Nobody waits, or may be served, by another's trip either.
         redis.call('ZREM', rule.queue, name)
+        mine.need = 0
       end
     end
     if not worker.blocked then serve(rule, worker) end
+    local is_queued = mine and redis.call('ZSCORE', rule.queue, name)
     if rule.current then
       local idle = not worker.callers and mine.held == 0
       -- One that was forgotten has to hear of it.
-      if idle and not rule.lost and not redis.call('ZSCORE', rule.queue, name) then
+      if idle and not rule.lost and not is_queued then
         forget(rule, name)
         mine.epoch = 0
       else
@@ -178,7 +181,8 @@ local function seats()
       redis.call('DEL', rule.leases, rule.sessions, rule.queue)
     end
     local next = redis.call('ZRANGE', rule.leases, '0', '0', 'WITHSCORES')[2]
-    return mine and mine.epoch or 0, mine and mine.granted or rule.seen, rule.used, next and less(next + 0, now) or 0
+    local lease_left = next and less(next + 0, now) or 0
+    return mine and mine.epoch or 0, mine and mine.granted or rule.seen, rule.used, lease_left, is_queued and 1 or 0
   end
 
   return seats

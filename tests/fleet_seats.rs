@@ -9,7 +9,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use forbear::store::Redis;
-use forbear::{Ask, Limit, Limiter, Permit, Policy, Refused, RefusedKind};
+use forbear::{Ask, Limit, Limiter, Permit, Policy, Rate, Refused, RefusedKind};
 use redis_process::RedisProcess;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -39,6 +39,10 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn wait(limiter: &Limiter, ask: Ask<'static>) -> JoinHandle<Result<Permit, Refused>> {
     let limiter = limiter.clone();
     tokio::spawn(async move { limiter.acquire(ask.max_wait(20 * SOON)).await })
+}
+
+async fn granted(call: JoinHandle<Result<Permit, Refused>>) -> Permit {
+    call.await.expect("no panic").expect("it goes")
 }
 
 /// How many processes are in Redis's queue for seats, under any limit.
@@ -149,7 +153,7 @@ async fn two_calls_that_need_the_same_two_seats_never_wait_for_each_other() {
     let seat = |unit| Limit::concurrency(1).unit(unit);
     let policy = Policy::new("seats").limit(seat("a")).limit(seat("b"));
     let [holder, one, other] = [(); 3].map(|()| limiter(&server, &policy));
-    let ask = |a, b| Ask::new("k").cost("requests", 0).cost("a", a).cost("b", b);
+    let ask = |a, b| Ask::new("k").cost("a", a).cost("b", b);
     for _ in 0..5 {
         let b = soon("a free seat", holder.acquire(ask(0, 1))).await.expect("it goes");
         let first = wait(&one, ask(1, 1));
@@ -158,12 +162,78 @@ async fn two_calls_that_need_the_same_two_seats_never_wait_for_each_other() {
         let second = wait(&other, ask(1, 1));
         until("waiting for a", || in_queue(&server) == 2).await;
         drop((a, b));
-        let done = async |call: JoinHandle<Result<Permit, Refused>>| {
-            drop(call.await.expect("no panic").expect("it goes"))
-        };
+        let done = async |call| drop::<Permit>(granted(call).await);
         soon("both", async { tokio::join!(done(first), done(second)) }).await;
         until("giving all back", || used(&server) == 0).await;
     }
+}
+
+/// The same, where one of the processes has a second line, of calls that cost tokens besides.
+#[tokio::test]
+async fn nor_do_those_of_several_lines() {
+    let server = RedisProcess::start();
+    let seat = |unit| Limit::concurrency(1).unit(unit);
+    let tokens = Limit::token_bucket(Rate::per_second(1_000), 1_000).unit("tokens");
+    let policy = Policy::new("seats").limit(seat("a")).limit(seat("b")).limit(tokens);
+    let [holder, one, other] = [(); 3].map(|()| limiter(&server, &policy));
+    let ask = |a, b, tokens| Ask::new("k").cost("a", a).cost("b", b).cost("tokens", tokens);
+    for _ in 0..5 {
+        let b = soon("a free seat", holder.acquire(ask(0, 1, 0))).await.expect("it goes");
+        let first = wait(&one, ask(1, 1, 0));
+        until("waiting for b", || in_queue(&server) == 1).await;
+        let a = soon("a free seat", holder.acquire(ask(1, 0, 0))).await.expect("nobody keeps it");
+        let second = wait(&other, ask(1, 1, 0));
+        until("waiting for a", || in_queue(&server) == 2).await;
+        let third = wait(&one, ask(1, 1, 1));
+        until("waiting for a", || in_queue(&server) == 3).await;
+        drop(b);
+        sleep(Duration::from_millis(20)).await;
+        drop(a);
+        let done = async |call| drop::<Permit>(granted(call).await);
+        soon("all", async { tokio::join!(done(first), done(second), done(third)) }).await;
+        until("giving all back", || used(&server) == 0).await;
+    }
+}
+
+/// Two calls need both seats, and each process was to have one for a call that is gone.
+#[tokio::test]
+async fn nobody_keeps_a_part_of_the_seats_that_a_call_needs() {
+    let server = RedisProcess::start();
+    let tokens = Limit::token_bucket(Rate::per_second(1_000), 1_000).unit("tokens");
+    let policy = Policy::new("seats").limit(Limit::concurrency(2).unit("seats")).limit(tokens);
+    let [holder, one, other] = [(); 3].map(|()| limiter(&server, &policy));
+    let ask = |seats, tokens| Ask::new("k").cost("seats", seats).cost("tokens", tokens);
+    for _ in 0..5 {
+        let held = soon("free seats", holder.acquire(ask(2, 0))).await.expect("it goes");
+        let dear = [wait(&one, ask(2, 0)), wait(&other, ask(2, 0))];
+        until("waiting", || in_queue(&server) == 2).await;
+        let cheap = [wait(&one, ask(1, 1)), wait(&other, ask(1, 1))];
+        sleep(Duration::from_millis(50)).await;
+        cheap.iter().for_each(JoinHandle::abort);
+        sleep(Duration::from_millis(20)).await;
+        drop(held);
+        let [first, second] = dear;
+        let done = async |call| drop::<Permit>(granted(call).await);
+        soon("both", async { tokio::join!(done(first), done(second)) }).await;
+        drop(cheap);
+        until("giving all back", || used(&server) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_time_keeps_no_seat() {
+    let server = RedisProcess::start();
+    let tokens = Limit::token_bucket(Rate::new(1, 12 * SOON), 1).unit("tokens");
+    let policy = Policy::new("seats").limit(Limit::concurrency(1).unit("seats")).limit(tokens);
+    let [holder, one, other] = [(); 3].map(|()| limiter(&server, &policy));
+    let ask = |seats, tokens| Ask::new("k").cost("seats", seats).cost("tokens", tokens);
+    let held = soon("a free seat", holder.acquire(ask(1, 0))).await.expect("it goes");
+    let waits = wait(&one, ask(1, 1));
+    until("waiting", || in_queue(&server) == 1).await;
+    drop(soon("a token", other.acquire(ask(0, 1))).await.expect("there is one"));
+    drop(held);
+    drop(soon("a free seat", other.acquire(ask(1, 0).max_wait(SOON))).await.expect("nobody keeps it"));
+    assert!(!waits.is_finished());
 }
 
 /// Both seats of one worker go in one report, while another waits for one and the first for the other.

@@ -11,7 +11,6 @@ use tokio::runtime::Handle;
 
 use super::key::Key;
 use super::line::Slot;
-use super::seated::Asks;
 use super::slots::Booking;
 use super::{Fleet, touched};
 use crate::algorithm::{Costs, NEVER, Rule};
@@ -119,7 +118,7 @@ impl Together {
         let standing = (0..fleets.len()).map(|i| {
             let mut state = keys[i].state.lock();
             let (settling, lease_us) = (hub.is_settling(), fleets[i].worker.lease_us);
-            let seats = state.report(&chain.plans[i], clock::now_us(), settling, lease_us, Asks::One);
+            let seats = state.report(&chain.plans[i], clock::now_us(), settling, lease_us, None);
             let names = state.names(hub.prefix(), &fleets[i].policy, &keys[i], &chain.plans[i]);
             (names, state.seen().cloned(), seats)
         });

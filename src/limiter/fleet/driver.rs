@@ -90,7 +90,7 @@ impl Driver {
                 next = None;
             }
         }
-        let idle_seats = next.is_none() && state.free_spare();
+        let idle_seats = next.is_none() && state.free_spare(now);
         if next.is_none() {
             state.tidy();
         }

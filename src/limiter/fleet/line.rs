@@ -97,6 +97,8 @@ pub(super) struct Line {
     /// The first unbooked caller waits for a seat, and until then looks for none unless it is told of some.
     pub(super) seatless: bool,
     pub(super) look_at: u64,
+    /// The limit of which the last trip found too few seats for a call that can wait.
+    pub(super) lacks: Option<usize>,
     /// Whether it has a task, and whether a trip is under way.
     pub(super) driven: bool,
     pub(super) turn: Arc<Notify>,
@@ -124,6 +126,7 @@ impl Line {
             unheard: false,
             seatless: false,
             look_at: 0,
+            lacks: None,
             driven: false,
             turn: Arc::default(),
         }
@@ -193,6 +196,18 @@ impl Line {
     /// Whether what is booked takes seats.
     pub(super) fn has_seats(&self) -> bool {
         self.slots.front().is_some_and(Slot::has_seats)
+    }
+
+    /// Whether it has a place in Redis's queue for seats of the limit at `i`.
+    pub(super) fn queues(&self, i: usize) -> bool {
+        self.lacks == Some(i) && self.unbooked().next().is_some()
+    }
+
+    /// Whether it keeps spare seats of the limit at `i`: not while it waits for time, for more of them, or for those of
+    /// an earlier limit, so that no two calls wait for each other.
+    pub(super) fn keeps(&self, i: usize, now: u64) -> bool {
+        let is_short = self.seatless && self.lacks <= Some(i);
+        self.limits >> i & 1 == 1 && !is_short && now >= self.asks_at() && self.unbooked().next().is_some()
     }
 
     /// Those for whom nothing is booked, in order. Slots whose owners have left serve the first of them.

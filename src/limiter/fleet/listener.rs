@@ -48,7 +48,7 @@ impl Listener for Fleet {
                 let index = names.limits.iter().position(|limit| limit == name);
                 let Some(label) = index.and_then(|i| plan.rules.labels.limits.get(i)) else { return };
                 state.told_seats(label, epoch, granted);
-                if state.free_spare() {
+                if state.free_spare(clock::now_us()) {
                     drop(state);
                     self.renew(&key);
                 }

@@ -14,30 +14,10 @@ use crate::limit::Margin;
 use crate::limiter::Plan;
 use crate::store::redis::wire::{ReplyPart, SeatReport};
 
-/// Whom a trip asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asks {
-    Nobody,
-    /// One that stands in no line, and may not wait.
-    One,
-    Line(u64),
-}
-
-impl Asks {
-    fn line(self) -> Option<u64> {
-        match self {
-            Self::Line(id) => Some(id),
-            Self::Nobody | Self::One => None,
-        }
-    }
-}
-
-/// Whether callers wait for a seat under the limit of this label, apart from those in one line.
-fn is_waited_for(lines: &[Line], label: &Label, but: Option<u64>) -> bool {
-    let touches =
-        |line: &Line| seat_labels(&line.plan).any(|(i, of)| line.limits >> i & 1 == 1 && of.is_same(label));
-    let mut others = lines.iter().filter(|line| Some(line.id) != but);
-    others.any(|line| touches(line) && line.unbooked().next().is_some())
+/// Whether any line is so, by the limit of this label.
+fn any_line(lines: &[Line], label: &Label, is: impl Fn(&Line, usize) -> bool) -> bool {
+    let of = |line: &Line| seat_labels(&line.plan).find(|(_, of)| of.is_same(label)).map(|(i, _)| i);
+    lines.iter().any(|line| of(line).is_some_and(|i| is(line, i)))
 }
 
 /// The labels of a plan's limits of seats, each with its index among all, in the policy's order.
@@ -47,15 +27,14 @@ pub(super) fn seat_labels(plan: &Plan) -> impl Iterator<Item = (usize, &Label)> 
 }
 
 impl State {
-    /// The seats of every limit of seats of a plan, as they are to be reported by a trip for that line, for a call that
-    /// stands in none, or for nobody.
+    /// The seats of every limit of seats of a plan, as they are to be reported; by a trip for callers of a line.
     pub(super) fn report(
         &mut self,
         plan: &Plan,
         now: u64,
         settling: bool,
         lease_us: u64,
-        asks: Asks,
+        asking: Option<u64>,
     ) -> SmallVec<[SeatReport; 1]> {
         let labels = seat_labels(plan).map(|(_, label)| label);
         for (known, seats) in &mut self.seats {
@@ -63,14 +42,12 @@ impl State {
                 seats.retire();
             }
         }
-        labels
-            .map(|label| {
-                let waits = is_waited_for(&self.lines, label, asks.line());
-                let seats = self.seats_of(label);
-                seats.queued &= waits || asks != Asks::Nobody;
-                SeatReport { waits, ..seats.report(now, settling, lease_us) }
-            })
-            .collect()
+        let report = |label: &Label| {
+            let others = |line: &Line, i| Some(line.id) != asking && line.queues(i);
+            let waits = any_line(&self.lines, label, others);
+            SeatReport { waits, ..self.seats_of(label).report(now, settling, lease_us) }
+        };
+        labels.map(report).collect()
     }
 
     pub(super) fn seats_of(&mut self, label: &Label) -> &mut Seats {
@@ -84,21 +61,8 @@ impl State {
 
     /// Whether Redis has to be told of seats, or that nobody waits for one any more.
     pub(super) fn is_unreported(&self) -> bool {
-        let left = |label, seats: &Seats| seats.queued && !is_waited_for(&self.lines, label, None);
-        self.seats.iter().any(|(label, seats)| seats.is_unreported() || left(label, seats))
-    }
-
-    /// A trip for a line that touches these limits has ended: who waits in Redis's queue now, and for what. Whoever waits
-    /// for a seat holds back none of a later limit, so that no two wait for each other.
-    pub(super) fn queued(&mut self, plan: &Plan, limits: u32, line: u64, seatless: Option<usize>) {
-        for (i, label) in seat_labels(plan).filter(|(i, _)| limits >> i & 1 == 1) {
-            let others = is_waited_for(&self.lines, label, Some(line));
-            let seats = self.seats_of(label);
-            seats.queued = seatless == Some(i) || (seats.queued && others);
-            if seatless.is_some_and(|seatless| seatless < i) && !others {
-                seats.free_spare();
-            }
-        }
+        let left = |label| !any_line(&self.lines, label, Line::queues);
+        self.seats.iter().any(|(label, seats)| seats.is_unreported() || (seats.queued && left(label)))
     }
 
     /// Whether seats are held, or waited for.
@@ -126,12 +90,8 @@ impl State {
         new
     }
 
-    /// When to look for seats of the limit at this index, of which a trip found too few for a call of that cost: at once if
-    /// they have come meanwhile, be it by news or by the end of the trip itself.
-    pub(super) fn look_at(&mut self, plan: &Plan, i: usize, cost: u64, part: &ReplyPart, now: u64) -> u64 {
-        if cost <= self.seats_of(&plan.rules.labels.limits[i]).spare {
-            return now;
-        }
+    /// When to look for seats again, of which a trip found too few.
+    pub(super) fn look_at(&mut self, plan: &Plan, part: &ReplyPart, now: u64) -> u64 {
         let each = seat_labels(plan).zip(&part.seats);
         let each = each.map(|((_, label), answer)| self.seats_of(label).look_at(answer, now));
         each.min().unwrap_or(NEVER)
@@ -145,11 +105,11 @@ impl State {
         }
     }
 
-    /// Spare seats are free where nobody waits for them. Whether there were any.
-    pub(super) fn free_spare(&mut self) -> bool {
+    /// Spare seats are free where nobody keeps them. Whether there were any.
+    pub(super) fn free_spare(&mut self, now: u64) -> bool {
         let mut freed = false;
         for (label, seats) in self.seats.iter_mut().filter(|(_, seats)| seats.spare > 0) {
-            if !is_waited_for(&self.lines, label, None) {
+            if !any_line(&self.lines, label, |line, i| line.keeps(i, now)) {
                 seats.free_spare();
                 freed = true;
             }

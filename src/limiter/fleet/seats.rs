@@ -26,7 +26,7 @@ pub(super) struct Seats {
     held: u64,
     /// Granted, and not given to anyone yet.
     pub(super) spare: u64,
-    /// Redis keeps this process in its queue for them.
+    /// Redis had this process in its queue for them when it was last heard of.
     pub(super) queued: bool,
     /// What Redis has in its books: what it was told last, and what it has granted since.
     reported: Option<u64>,
@@ -87,6 +87,7 @@ impl Seats {
             self.seen = answer.granted;
         }
         self.epoch = answer.epoch;
+        self.queued = answer.queued;
         self.leased_until = self.asked_until;
         let told =
             self.early.take().filter(|(epoch, _)| *epoch == self.epoch).map_or(0, |(_, granted)| granted);
@@ -123,11 +124,9 @@ impl Seats {
         new > 0
     }
 
-    /// Gives spare seats to a slot.
+    /// Gives seats to a slot: spare ones, but for those that were freed here while the trip was under way.
     pub(super) fn take(&mut self, seats: u64) {
-        debug_assert!(seats <= self.spare, "Redis grants no slot without its seats");
-        let taken = seats.min(self.spare);
-        self.spare -= taken;
+        self.spare = self.spare.saturating_sub(seats);
         self.held += seats;
     }
 

@@ -176,13 +176,11 @@ impl State {
             Ended::Paused { until, .. } => until,
             _ => replay::stands(&states, &touched, reply.now),
         };
-        let (mut seatless, mut look_at) = (None, NEVER);
-        if let (Ended::Seatless(i), Some((costs, true))) = (&reply.ended, next) {
-            (seatless, look_at) = (Some(*i), self.look_at(plan, *i, costs[*i], &part, received));
-        }
-        if !matches!(reply.ended, Ended::Paused { .. }) {
-            self.queued(plan, limits, id, seatless);
-        }
+        let short = match (&reply.ended, next) {
+            (Ended::Seatless(i), Some((costs, can_wait))) => Some((*i, costs[*i], can_wait)),
+            _ => None,
+        };
+        let look_at = self.look_at(plan, &part, received);
         self.know(plan, (reply.now, received), part, states, (limits, stands));
         for (asked, at) in refused {
             let seatless = at == NEVER;
@@ -201,21 +199,30 @@ impl State {
             line.slots.push_back(slot);
         }
         match reply.ended {
-            Ended::All | Ended::Span => {}
+            Ended::All | Ended::Span => line.lacks = None,
             Ended::Ahead(at) => {
+                line.lacks = None;
                 let early = fastrand::u64(ASK_AGAIN_US.0..=ASK_AGAIN_US.1);
                 line.quiet_until = local(at).saturating_sub(early);
             }
-            Ended::Seatless(_) => (line.seatless, line.look_at) = (true, look_at),
+            Ended::Seatless(i) => {
+                line.lacks = short.is_some_and(|(.., can_wait)| can_wait).then_some(i);
+                (line.seatless, line.look_at) = (true, look_at);
+            }
             Ended::Paused { ask_again, .. } => line.quiet_until = local(ask_again),
         }
         // A pause that Redis has not heard of yet.
         line.quiet_until = line.quiet_until.max(paused.unwrap_or(0));
         self.refuse_hopeless(id, clock::now_us(), answers);
-        if let (Ended::Seatless(_), None, Some(line)) = (reply.ended, seatless, self.line(id)) {
-            // One that may not wait leaves no place in the queue to those behind it: they ask for themselves.
-            line.seatless = false;
+        if let Some((i, cost, can_wait)) = short {
+            // By the end of the trip there may be enough; and one that could not wait, and was refused just now, leaves
+            // those behind it no place in the queue.
+            let has_enough = cost <= self.seats_of(&plan.rules.labels.limits[i]).spare;
+            if let Some(line) = self.line(id).filter(|_| has_enough || !can_wait) {
+                line.seatless = false;
+            }
         }
+        self.free_spare(received);
     }
 
     /// A slot that Redis charged, with its seats.

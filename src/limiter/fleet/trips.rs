@@ -12,7 +12,6 @@ use tokio::sync::OwnedMutexGuard;
 use super::Fleet;
 use super::key::{Key, State};
 use super::line::{Asked, Slot};
-use super::seated::Asks;
 use crate::algorithm::Rule;
 use crate::clock;
 use crate::limit::Margin;
@@ -24,9 +23,9 @@ use crate::store::redis::wire::{Change, GiveBack, Reply, Trip, TripPart, Waiter,
 /// That no other report of a key's seats is under way: to be kept until the answer is heard.
 pub(super) type InOrder = Option<OwnedMutexGuard<()>>;
 
-/// Whom a trip is for.
+/// Whom a trip is for; callers of a line, or such as stand in none.
 struct Asking<'a> {
-    asks: Asks,
+    line: Option<u64>,
     callers: &'a [Waiter<'a>],
     /// They are charged whatever the state.
     forced: bool,
@@ -56,7 +55,7 @@ impl Fleet {
             .iter()
             .map(|asked| Waiter { held_us: asked.patient_until.saturating_sub(now), costs: &asked.costs });
         let callers = callers.collect::<SmallVec<[_; 8]>>();
-        let asking = Asking { asks: Asks::Line(line), callers: &callers, forced: false };
+        let asking = Asking { line: Some(line), callers: &callers, forced: false };
         Ok((self.ask(key, plan, margin, asking).await?, in_order))
     }
 
@@ -91,14 +90,14 @@ impl Fleet {
         key: &Arc<Key>,
         plan: &Arc<Plan>,
         margin: Margin,
-        Asking { asks, callers, forced }: Asking<'_>,
+        Asking { line, callers, forced }: Asking<'_>,
     ) -> Result<Reply, Away> {
         // Whether the server is new, and its seats not yet reported, is known once there is a connection.
         self.hub.ready().await?;
         let (names, seen, seats) = {
             let mut state = key.state.lock();
             let (settling, lease_us) = (self.hub.is_settling(), self.worker.lease_us);
-            let seats = state.report(plan, clock::now_us(), settling, lease_us, asks);
+            let seats = state.report(plan, clock::now_us(), settling, lease_us, line);
             (state.names(self.hub.prefix(), &self.policy, key, plan), state.seen().cloned(), seats)
         };
         let part = TripPart {
@@ -130,13 +129,13 @@ impl Fleet {
         margin: Margin,
         in_order: InOrder,
     ) -> Result<Reply, Away> {
-        let asking = Asking { asks: Asks::Nobody, callers: &[], forced: false };
+        let asking = Asking { line: None, callers: &[], forced: false };
         let reply = self.ask(key, plan, margin, asking).await?;
         let (part, now) = (&reply.parts[0], clock::now_us());
         let mut state = key.state.lock();
         state.heard(plan, part, reply.now, now);
         // Who waited for a seat may have left, and somebody elsewhere wait.
-        let idle_seats = state.free_spare();
+        let idle_seats = state.free_spare(now);
         drop(state);
         drop(in_order);
         if let Some(fleet) = self.me.upgrade().filter(|_| idle_seats) {
@@ -312,7 +311,7 @@ impl Fleet {
         self.hub.spawn(async move {
             let caller = Waiter { held_us: 0, costs: &costs };
             let _in_order = key.in_order(&plan, margin).await;
-            let asking = Asking { asks: Asks::Nobody, callers: &[caller], forced: true };
+            let asking = Asking { line: None, callers: &[caller], forced: true };
             if let Ok(reply) = fleet.ask(&key, &plan, margin, asking).await {
                 key.state.lock().heard(&plan, &reply.parts[0], reply.now, clock::now_us());
             }

@@ -89,6 +89,8 @@ pub(crate) struct SeatAnswer {
     pub(crate) used: u64,
     /// Until the next lease of anybody runs out.
     pub(crate) lease_left_us: u64,
+    /// Whether this process is in the queue.
+    pub(crate) queued: bool,
 }
 
 impl Paused {
@@ -129,6 +131,7 @@ impl Trip<'_> {
                     granted: numbers.next()?,
                     used: numbers.next()?,
                     lease_left_us: numbers.next()?,
+                    queued: numbers.next()? == 1,
                 });
             }
         }

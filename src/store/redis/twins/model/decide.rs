@@ -71,7 +71,7 @@ pub(super) fn decide(
                 let free = if limit.report.may_take { rule.cap.saturating_sub(state.in_use) } else { 0 };
                 if cost > spare + free {
                     let can_wait = is_leaky || caller.held_us > 0;
-                    limit.need = if can_wait { cost - spare } else { 0 };
+                    limit.need = if can_wait { cost } else { 0 };
                     limit.satisfied = false;
                     return (slots, Ended::Seatless(i));
                 }

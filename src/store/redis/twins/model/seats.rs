@@ -25,7 +25,7 @@ impl Model {
             }
             assert_eq!(report.epoch, 0, "nothing is lost here");
             let answer =
-                SeatAnswer { epoch: now, granted: report.seen, used: report.in_use, lease_left_us: 0 };
+                SeatAnswer { epoch: now, granted: report.seen, used: report.in_use, ..SeatAnswer::default() };
             let leased_until = now + trip.worker.lease_us;
             self.seats.insert(name.to_owned(), Seats { answer, turn: report.turn, need: 0, leased_until });
             return report.in_use;
@@ -47,7 +47,7 @@ impl Model {
         kept.answer.used = state.in_use;
         let is_served = (limit.satisfied && !paused) || trip.callers.is_empty();
         if limit.report.may_take && limit.need > 0 {
-            kept.need = limit.need;
+            kept.need = if kept.need == 0 { limit.need } else { kept.need.min(limit.need) };
         } else if !limit.report.may_take || (is_served && !limit.report.waits) {
             kept.need = 0;
         }
@@ -57,6 +57,7 @@ impl Model {
             kept.need = 0;
         }
         kept.answer.lease_left_us = kept.leased_until - now;
+        kept.answer.queued = kept.need > 0;
         if trip.callers.is_empty() && kept.answer.used == 0 && kept.need == 0 {
             let granted = kept.answer.granted;
             self.seats.remove(limit.name);

@@ -3,8 +3,9 @@
 //!
 //! It has as many tasks as the fleet, sends as soon as its belief allows, sends a refused call again when its wait is
 //! over and up to a tenth of a second more, and takes what is left of its belief for used where it is refused. The
-//! promises are a margin, by which it takes a window for longer than it is, and that after a row of refusals nobody
-//! sends for as long as the server asks. It shares no line with the library, so it says about what is to be had.
+//! promises are a margin, by which it takes a window for longer than it is, and that after a row of refusals, however
+//! long that must be, nobody sends for as long as the server asks. It shares no line with the library, so it says about
+//! what is to be had.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,15 +18,13 @@ use super::server::Gate;
 const TRIP_US: u64 = 1_000;
 /// By how much a refused call comes later than it may, at most.
 const JITTER_US: u64 = 100_000;
-/// How long refusals must have gone on to be a row, in a fleet.
-const ROW_US: u64 = 100_000;
-
 /// Which of the promises are kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Promise {
     pub(super) name: &'static str,
     margin_us: u64,
-    holds: bool,
+    /// How long refusals must have gone on for all to be held; `None` if nobody ever is.
+    row_us: Option<u64>,
 }
 
 /// What came of a job.
@@ -36,12 +35,19 @@ pub(super) struct Cost {
 }
 
 impl Promise {
-    pub(super) const BOTH: Self =
-        Self { name: "a margin of 20 ms, and a row of 429s holds all", margin_us: 20_000, holds: true };
-    const MARGIN: Self = Self { name: "only the margin", holds: false, ..Self::BOTH };
-    const HOLD: Self = Self { name: "only that a row holds all", margin_us: 0, ..Self::BOTH };
-    const NEITHER: Self = Self { name: "neither", holds: false, ..Self::HOLD };
-    pub(super) const ALL: [Self; 4] = [Self::BOTH, Self::MARGIN, Self::HOLD, Self::NEITHER];
+    /// As the library has them.
+    pub(super) const BOTH: Self = Self {
+        name: "a margin of 20 ms, and a row of 0.1 s holds all",
+        margin_us: 20_000,
+        row_us: Some(100_000),
+    };
+    const SHORT: Self = Self { name: "the same, with a row of 0.02 s", row_us: Some(20_000), ..Self::BOTH };
+    const LONG: Self = Self { name: "the same, with a row of 0.3 s", row_us: Some(300_000), ..Self::BOTH };
+    const MARGIN: Self = Self { name: "only the margin", row_us: None, ..Self::BOTH };
+    const HOLD: Self = Self { name: "only that a row of 0.1 s holds all", margin_us: 0, ..Self::BOTH };
+    const NEITHER: Self = Self { name: "neither", row_us: None, ..Self::HOLD };
+    pub(super) const ALL: [Self; 6] =
+        [Self::BOTH, Self::SHORT, Self::LONG, Self::MARGIN, Self::HOLD, Self::NEITHER];
 
     pub(super) fn cost(self, server: Kind, load: Load, calls: u32) -> Cost {
         let mut fleet = Fleet::new(self, server, load, calls);
@@ -116,7 +122,7 @@ impl Fleet {
             self.tasks.push(Reverse((now + RETRY_AFTER_US + jitter, task, true)));
             self.belief.drain(now);
             let since = *self.row.get_or_insert(now);
-            if self.promise.holds && at >= since + ROW_US {
+            if self.promise.row_us.is_some_and(|row_us| at >= since + row_us) {
                 self.held_until = Some(now + RETRY_AFTER_US);
             }
         }
@@ -170,6 +176,17 @@ mod tests {
                 assert_eq!((with.refused_per_success, without.refused_per_success), (0.0, 0.0));
                 assert!((with.time_over_ideal - 1.02).abs() < 1e-3, "{with:?}");
                 assert!((without.time_over_ideal - 1.0).abs() < 1e-3, "{without:?}");
+            }
+        }
+    }
+
+    /// However long a row of refusals must be, and without any.
+    #[test]
+    fn where_the_belief_is_wrong_a_log_is_never_used_in_full() {
+        for load in Load::ALL.into_iter().filter(|load| !load.is_known()) {
+            for promise in Promise::ALL {
+                let cost = promise.cost(Kind::SlidingLog, load, 2_000);
+                assert!(cost.time_over_ideal > 1.05, "{}, {load:?}: {cost:?}", promise.name);
             }
         }
     }

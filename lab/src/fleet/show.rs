@@ -154,8 +154,9 @@ fn promises_of(report: &Report, server: Kind) -> Option<Grid> {
         });
         grid.rows.push(std::iter::once(promise.name.into()).chain(cells).collect());
     }
-    let how = "Time / ideal and 429s / success, computed for a network where each answer takes 1 ms and a row of \
-               429s has lasted 0.1 s: about what a client that keeps these can have.";
+    let how = "Time / ideal and 429s / success, computed for a network where each answer takes 1 ms: about what a \
+               client can have that keeps these, sends a refused call again with jitter, and takes what is left of its \
+               budget for used when it is refused.";
     grid.notes.push(how.to_owned());
     Some(grid)
 }

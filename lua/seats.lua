@@ -150,8 +150,8 @@ local function seats()
     if rule.current then
       if not rule.blocked and rule.need > 0 then
         -- Of several that wait in a process the least: what is too little for one goes back.
-        local is_new = redis.call('ZADD', rule.queue, 'NX', text(now), name) == 1
-        mine.need = (is_new or mine.need == 0) and rule.need or min(mine.need, rule.need)
+        mine.need = rule.waits and mine.need > 0 and min(mine.need, rule.need) or rule.need
+        redis.call('ZADD', rule.queue, 'NX', text(now), name)
       elseif rule.blocked or (not rule.waits and (rule.satisfied or not worker.callers)) then
         -- Nobody waits, or may be served, by another's trip either.
         redis.call('ZREM', rule.queue, name)

@@ -8,7 +8,7 @@ mod redis_process;
 use std::future::Future;
 use std::time::Duration;
 
-use forbear::store::Redis;
+use forbear::store::{OnOutage, Redis};
 use forbear::{Ask, Limit, Limiter, Permit, Policy, Rate, Refused, RefusedKind};
 use redis_process::RedisProcess;
 use tokio::task::JoinHandle;
@@ -16,6 +16,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Long enough for anything that does not wait, on a machine that is busy with other things.
 const SOON: Duration = Duration::from_secs(5);
+
+/// What so many take at most together that are to go at once: where nobody looks before the next heartbeat, one takes half
+/// of three seconds on average.
+const ROUNDS: u32 = 6;
+const AT_ONCE: Duration = Duration::from_millis(500 * ROUNDS as u64);
 
 fn limiter(server: &RedisProcess, policy: &Policy) -> Limiter {
     let store = Redis::new(server.url()).expect("a good URL");
@@ -236,6 +241,115 @@ async fn a_call_that_waits_for_time_keeps_no_seat() {
     assert!(!waits.is_finished());
 }
 
+/// Nor does a call that lacks another one keep what those need who wait for nothing else.
+#[tokio::test]
+async fn a_seat_that_waits_for_another_goes_to_those_who_need_no_other() {
+    let server = RedisProcess::start();
+    let policy =
+        Policy::new("seats").limit(Limit::concurrency(2).unit("a")).limit(Limit::concurrency(1).unit("b"));
+    let [holder, one] = [(); 2].map(|()| limiter(&server, &policy));
+    let ask = |a, b| Ask::new("k").cost("a", a).cost("b", b);
+    let hold = async |a, b| soon("a free seat", holder.acquire(ask(a, b))).await.expect("it goes");
+    let mut waited = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        let (first, second, b) = (hold(1, 0).await, hold(1, 0).await, hold(0, 1).await);
+        let both = wait(&one, ask(1, 1));
+        until("waiting for a", || in_queue(&server) == 1).await;
+        drop(first);
+        sleep(Duration::from_millis(50)).await;
+        let two = wait(&one, ask(2, 0));
+        until("waiting for two", || in_queue(&server) == 2).await;
+        let freed = Instant::now();
+        drop(second);
+        drop(soon("both", granted(two)).await);
+        waited += freed.elapsed();
+        drop(b);
+        drop(soon("a and b", granted(both)).await);
+        until("giving all back", || used(&server) == 0).await;
+    }
+    assert!(waited < AT_ONCE, "{waited:?} for {ROUNDS}");
+}
+
+/// Behind one who has given up, in a line that goes on because a slot of it is yet to come.
+#[tokio::test]
+async fn the_next_in_line_takes_a_place_of_its_own() {
+    let server = RedisProcess::start();
+    let tokens = Limit::token_bucket(Rate::new(1, Duration::from_millis(500)), 1).unit("tokens");
+    let policy = Policy::new("seats").limit(Limit::concurrency(2).unit("seats")).limit(tokens);
+    let [holder, one] = [(); 2].map(|()| limiter(&server, &policy));
+    let ask = |seats, tokens| Ask::new("k").cost("seats", seats).cost("tokens", tokens);
+    let mut held = Some(soon("a free seat", holder.acquire(ask(1, 0))).await.expect("it goes"));
+    let mut waited = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        drop(soon("a token", one.acquire(ask(0, 1))).await.expect("it comes"));
+        // In one trip: a slot ahead for the first, no seat for the second.
+        let [booked, gone] = [wait(&one, ask(1, 1)), wait(&one, ask(1, 1))];
+        until("booking ahead", || used(&server) == 2 && in_queue(&server) == 1).await;
+        gone.abort();
+        until("giving up", || in_queue(&server) == 0).await;
+        let next = wait(&one, ask(1, 1));
+        let first = soon("its slot", granted(booked)).await;
+        let asked = Instant::now();
+        until("waiting", || in_queue(&server) == 1).await;
+        waited += asked.elapsed();
+        drop(held.take());
+        drop(soon("the next slot", granted(next)).await);
+        drop(first);
+        held = Some(soon("a free seat", holder.acquire(ask(1, 0))).await.expect("it goes"));
+        until("giving back", || used(&server) == 1).await;
+    }
+    assert!(waited < AT_ONCE, "{waited:?} for {ROUNDS}");
+}
+
+#[tokio::test]
+async fn a_runtime_that_ends_leaves_no_seat_booked() {
+    let server = RedisProcess::start();
+    let tokens = Limit::token_bucket(Rate::new(1, Duration::from_millis(800)), 1).unit("tokens");
+    let policy = Policy::new("seats").limit(Limit::concurrency(1).unit("seats")).limit(tokens);
+    let limiter = limiter(&server, &policy);
+    let ask = |seats| Ask::new("k").cost("seats", seats).cost("tokens", 1);
+    drop(soon("a token", limiter.acquire(ask(0))).await.expect("there is one"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let other = limiter.clone();
+    let _never_goes = runtime.spawn(async move { other.acquire(ask(1).max_wait(SOON)).await });
+    until("booking ahead", || used(&server) == 1).await;
+    runtime.shutdown_background();
+    until("giving it back", || used(&server) == 0).await;
+}
+
+/// Or what it says later of its seats is taken for news of a life that Redis has forgotten.
+#[tokio::test]
+async fn who_was_refused_and_asks_no_more_is_forgotten_in_order() {
+    let server = RedisProcess::start();
+    let policy = Policy::new("seats").limit("1 at once");
+    let [one, other] = [(); 2].map(|()| limiter(&server, &policy));
+    let held = soon("a free seat", one.acquire("k")).await.expect("it goes");
+    _ = soon("a refusal", other.try_acquire("k")).await.expect_err("it is taken");
+    let counted = || sum(&server, "*:l", |key| server.cli(&["ZCARD", key]));
+    until("forgetting the other", || counted() == 1).await;
+    drop(held);
+    until("giving it back", || used(&server) == 0).await;
+    _ = soon("a free seat", other.try_acquire("k")).await.expect("it knows of no other life");
+}
+
+#[tokio::test]
+async fn who_waits_while_redis_goes_away_goes_by_the_local_share() {
+    let mut server = RedisProcess::start();
+    let policy = Policy::new("seats").limit("2 at once");
+    let [one, other] = [(); 2].map(|()| {
+        let share = OnOutage::local_share(2);
+        let store = Redis::new(server.url()).expect("a good URL").on_outage(share);
+        Limiter::new(policy.clone(), store).expect("a good policy")
+    });
+    let _held = [one.acquire("k").await.expect("it goes"), one.acquire("k").await.expect("it goes")];
+    let waits = wait(&other, Ask::new("k"));
+    until("waiting", || in_queue(&server) == 1).await;
+    server.kill();
+    _ = soon("another call", other.try_acquire("another")).await;
+    _ = soon("its share", granted(waits)).await;
+}
+
 /// Both seats of one worker go in one report, while another waits for one and the first for the other.
 async fn waited_for_the_last_seat(policy: Policy, rounds: u32) -> Duration {
     let server = RedisProcess::start();
@@ -259,13 +373,11 @@ async fn waited_for_the_last_seat(policy: Policy, rounds: u32) -> Duration {
 
 #[tokio::test]
 async fn a_seat_that_a_trip_gives_at_its_very_end_is_used_at_once() {
-    const ROUNDS: u32 = 8;
     let one = Policy::new("seats").limit("2 at once");
     let two = one.clone().limit(Limit::concurrency(100).named("plenty"));
     let (one, two) =
         tokio::join!(waited_for_the_last_seat(one, ROUNDS), waited_for_the_last_seat(two, ROUNDS));
-    // Where nobody looks before the next heartbeat that is half of three seconds on average.
     for waited in [one, two] {
-        assert!(waited < ROUNDS * Duration::from_millis(500), "{waited:?} for {ROUNDS}");
+        assert!(waited < AT_ONCE, "{waited:?} for {ROUNDS}");
     }
 }

@@ -106,6 +106,13 @@ impl Together {
         self.chain.plans[i].rules.of(self.margins[i])
     }
 
+    /// What the trip gave those who do not wait any more.
+    fn give_spare(&self) {
+        if let Some(i) = self.reporter {
+            self.fleets[i].give_spare(&self.keys[i], &self.chain.plans[i]);
+        }
+    }
+
     /// `None` where something has to wait, or Redis does not answer.
     async fn decide(self) -> Option<Result<Taken, Refused>> {
         let Self { chain, margins, fleets, keys, .. } = &self;
@@ -149,6 +156,7 @@ impl Together {
                 keys[i].state.lock().book_now(booking, chain.costs[i].clone(), part)
             });
             let slots = slots.collect::<SmallVec<[Slot; 4]>>().into_iter().enumerate();
+            self.give_spare();
             if !self.are_open() {
                 // Paused or drained since: the slots lapse.
                 for (i, slot) in slots {
@@ -178,6 +186,7 @@ impl Together {
         });
         let longest = |refused: &Refused| refused.decision().limits().map(|limit| limit.wait()).max();
         let refused = refused.collect::<SmallVec<[Refused; 4]>>();
+        self.give_spare();
         let refused = refused.into_iter().rev().max_by_key(longest)?;
         (!chain.may_wait).then_some(Err(refused))
     }

@@ -90,11 +90,11 @@ impl Driver {
                 next = None;
             }
         }
-        let idle_seats = next.is_none() && state.free_spare(now);
+        state.free_spare(now);
         if next.is_none() {
             state.tidy();
         }
-        let report = idle_seats || (trip.is_none() && state.is_unreported());
+        let report = trip.is_none() && state.is_unreported();
         drop(state);
         self.fleet.give_back(&self.key, unwanted);
         self.fleet.pass_on(&self.key, self.line, answers.give());
@@ -109,10 +109,7 @@ impl Driver {
         match reply {
             Ok((reply, _in_order)) => {
                 let mut state = self.key.state.lock();
-                let outdated = state.line(self.line).is_some_and(|line| !Arc::ptr_eq(&line.plan, plan));
-                if !outdated {
-                    state.answered(self.line, plan, asked, reply, received, &mut answers);
-                }
+                state.answered(self.line, plan, asked, reply, received, &mut answers);
             }
             Err(Away) => {
                 let mut state = self.key.state.lock();
@@ -131,11 +128,14 @@ impl Drop for Driver {
         }
         let mut answers = Answers::default();
         let mut state = self.key.state.lock();
-        if let Some(line) = state.line(self.line) {
-            line.driven = false;
-        }
         state.tell_all(self.line, || Told::Again, &mut answers);
+        let unwanted = state.line(self.line).map_or_else(Vec::new, |line| {
+            line.driven = false;
+            line.take_slots()
+        });
+        unwanted.iter().for_each(|slot| state.free_slot(slot));
         drop(state);
+        self.fleet.give_back(&self.key, unwanted);
         self.fleet.pass_on(&self.key, self.line, answers.give());
     }
 }

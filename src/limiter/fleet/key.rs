@@ -80,7 +80,7 @@ impl State {
     /// Whether nothing would be lost with it.
     pub(super) fn is_idle(&self, now: u64, idle_us: u64) -> bool {
         self.lines.iter().all(Line::is_over)
-            && self.seats.iter().all(|(_, seats)| !seats.is_held() && !seats.is_unreported())
+            && self.seats.iter().all(|(_, seats)| !seats.is_kept() && !seats.is_unreported())
             && now >= self.paused_until
             && self.unsaid.is_none()
             && self.to_drain.max(self.throttled).is_none_or(|since| now > since + UNTOLD_US)

@@ -198,8 +198,8 @@ impl Line {
         self.slots.front().is_some_and(Slot::has_seats)
     }
 
-    /// Whether it has a place in Redis's queue for seats of the limit at `i`.
-    pub(super) fn queues(&self, i: usize) -> bool {
+    /// Whether it waits for seats of the limit at `i`.
+    pub(super) fn waits(&self, i: usize) -> bool {
         self.lacks == Some(i) && self.unbooked().next().is_some()
     }
 
@@ -258,14 +258,13 @@ impl Line {
     /// Takes a caller out. The slot that it leaves behind, if it was booked, is for the next.
     pub(super) fn remove(&mut self, seq: u64) -> Option<Caller> {
         let caller = self.callers.remove(&seq)?;
-        let next = self.callers.iter().find(|(_, next)| !next.booked);
-        if let Some((after, next)) = next
-            && !caller.booked
-            && *after > seq
-            && next.costs != caller.costs
-        {
+        match self.callers.iter().find(|(_, next)| !next.booked) {
             // What kept the first one need not keep the next.
-            (self.quiet_until, self.seatless) = (0, false);
+            Some((after, next)) if !caller.booked && *after > seq && next.costs != caller.costs => {
+                (self.quiet_until, self.seatless) = (0, false);
+            }
+            Some(_) => {}
+            None => self.seatless = false,
         }
         self.turn.notify_one();
         Some(caller)

@@ -1,5 +1,8 @@
 //! What a limiter hears of its store: what others said, heartbeats, and that Redis went away or came back.
 
+use std::sync::Arc;
+
+use super::key::Key;
 use super::{FORGET_US, Fleet};
 use crate::clock;
 use crate::store::redis::hub::Listener;
@@ -48,10 +51,8 @@ impl Listener for Fleet {
                 let index = names.limits.iter().position(|limit| limit == name);
                 let Some(label) = index.and_then(|i| plan.rules.labels.limits.get(i)) else { return };
                 state.told_seats(label, epoch, granted);
-                if state.free_spare(clock::now_us()) {
-                    drop(state);
-                    self.renew(&key);
-                }
+                drop(state);
+                self.give_spare(&key, &plan);
             }
             News::Workers { .. } => {}
         }
@@ -63,7 +64,7 @@ impl Listener for Fleet {
         keys.tidy(now, FORGET_US);
         let held = keys.by_key.values().filter(|key| {
             let mut state = key.state.lock();
-            let held = state.holds_seats() || state.is_unreported();
+            let held = state.keeps_seats() || state.is_unreported();
             // The slow poll of those who wait for a seat.
             state.look_for_seats();
             held
@@ -75,5 +76,9 @@ impl Listener for Fleet {
 
     fn turned(&self, up: bool) {
         self.share.turned(up);
+        // Those who wait for a seat hear of it when they ask.
+        let waits = |key: &&Arc<Key>| !up && key.state.lock().waiting() > 0;
+        let waiting = self.keys.lock().by_key.values().filter(waits).cloned().collect::<Vec<_>>();
+        waiting.iter().for_each(|key| key.state.lock().look_for_seats());
     }
 }

@@ -43,7 +43,7 @@ impl State {
             }
         }
         let report = |label: &Label| {
-            let others = |line: &Line, i| Some(line.id) != asking && line.queues(i);
+            let others = |line: &Line, i| Some(line.id) != asking && line.waits(i);
             let waits = any_line(&self.lines, label, others);
             SeatReport { waits, ..self.seats_of(label).report(now, settling, lease_us) }
         };
@@ -61,13 +61,13 @@ impl State {
 
     /// Whether Redis has to be told of seats, or that nobody waits for one any more.
     pub(super) fn is_unreported(&self) -> bool {
-        let left = |label| !any_line(&self.lines, label, Line::queues);
+        let left = |label| !any_line(&self.lines, label, Line::waits);
         self.seats.iter().any(|(label, seats)| seats.is_unreported() || (seats.queued && left(label)))
     }
 
-    /// Whether seats are held, or waited for.
-    pub(super) fn holds_seats(&self) -> bool {
-        self.seats.iter().any(|(_, seats)| seats.is_held()) || self.lines.iter().any(|line| line.seatless)
+    /// Whether Redis keeps any seats for this process, or its place in a queue.
+    pub(super) fn keeps_seats(&self) -> bool {
+        self.seats.iter().any(|(_, seats)| seats.is_kept()) || self.lines.iter().any(|line| line.seatless)
     }
 
     /// What was reported may not have arrived.
@@ -82,12 +82,10 @@ impl State {
     }
 
     /// News of seats for the limit at `index` of the newest plan.
-    pub(super) fn told_seats(&mut self, label: &Label, epoch: u64, granted: u64) -> bool {
-        let new = self.seats_of(label).told(epoch, granted, clock::now_us());
-        if new {
+    pub(super) fn told_seats(&mut self, label: &Label, epoch: u64, granted: u64) {
+        if self.seats_of(label).told(epoch, granted, clock::now_us()) {
             self.look_for_seats();
         }
-        new
     }
 
     /// When to look for seats again, of which a trip found too few.
@@ -105,11 +103,13 @@ impl State {
         }
     }
 
-    /// Spare seats are free where nobody keeps them. Whether there were any.
+    /// Spare seats are free where nobody keeps them: where some wait for such, one of these. Whether there were any.
     pub(super) fn free_spare(&mut self, now: u64) -> bool {
         let mut freed = false;
         for (label, seats) in self.seats.iter_mut().filter(|(_, seats)| seats.spare > 0) {
-            if !any_line(&self.lines, label, |line, i| line.keeps(i, now)) {
+            let any = |is: &dyn Fn(&Line, usize) -> bool| any_line(&self.lines, label, is);
+            let waited_for = any(&Line::waits);
+            if !any(&|line, i| line.keeps(i, now) && (!waited_for || line.waits(i))) {
                 seats.free_spare();
                 freed = true;
             }

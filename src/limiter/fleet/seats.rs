@@ -68,9 +68,9 @@ impl Seats {
         self.reported.is_some_and(|reported| reported != self.held + self.spare)
     }
 
-    /// Whether Redis keeps anything for this process.
-    pub(super) fn is_held(&self) -> bool {
-        self.held + self.spare > 0 || self.queued
+    /// Whether Redis keeps anything for this process, or will.
+    pub(super) fn is_kept(&self) -> bool {
+        self.held + self.spare > 0 || (self.epoch != 0 && self.reported.is_some())
     }
 
     /// A report may not have arrived: it is to be made again.

@@ -158,7 +158,7 @@ impl State {
         let mut slots = Vec::new();
         let is_leaky = line.is_leaky();
         let next = asked.get(reply.slots.len());
-        let next = next.map(|next| (next.costs.clone(), is_leaky || next.patient_until > received));
+        let next = next.map(|next| (next.seq, next.costs.clone(), is_leaky || next.patient_until > received));
         for (asked, decided) in asked.into_iter().zip(&reply.slots) {
             match *decided {
                 Booked::TooLate(at) => refused.push((asked, at)),
@@ -177,7 +177,7 @@ impl State {
             _ => replay::stands(&states, &touched, reply.now),
         };
         let short = match (&reply.ended, next) {
-            (Ended::Seatless(i), Some((costs, can_wait))) => Some((*i, costs[*i], can_wait)),
+            (Ended::Seatless(i), Some((seq, costs, can_wait))) => Some((seq, *i, costs[*i], can_wait)),
             _ => None,
         };
         let look_at = self.look_at(plan, &part, received);
@@ -199,9 +199,9 @@ impl State {
             line.slots.push_back(slot);
         }
         match reply.ended {
-            Ended::All | Ended::Span => line.lacks = None,
+            Ended::All | Ended::Span => (line.seatless, line.lacks) = (false, None),
             Ended::Ahead(at) => {
-                line.lacks = None;
+                (line.seatless, line.lacks) = (false, None);
                 let early = fastrand::u64(ASK_AGAIN_US.0..=ASK_AGAIN_US.1);
                 line.quiet_until = local(at).saturating_sub(early);
             }
@@ -214,13 +214,12 @@ impl State {
         // A pause that Redis has not heard of yet.
         line.quiet_until = line.quiet_until.max(paused.unwrap_or(0));
         self.refuse_hopeless(id, clock::now_us(), answers);
-        if let Some((i, cost, can_wait)) = short {
-            // By the end of the trip there may be enough; and one that could not wait, and was refused just now, leaves
-            // those behind it no place in the queue.
+        if let Some((seq, i, cost, can_wait)) = short {
+            // By the end of the trip there may be enough; and one that has left, or could not wait and was refused just
+            // now, says nothing of those behind it.
             let has_enough = cost <= self.seats_of(&plan.rules.labels.limits[i]).spare;
-            if let Some(line) = self.line(id).filter(|_| has_enough || !can_wait) {
-                line.seatless = false;
-            }
+            let line = self.line(id).expect("it was there just now");
+            line.seatless = !has_enough && can_wait && line.callers.contains_key(&seq);
         }
         self.free_spare(received);
     }

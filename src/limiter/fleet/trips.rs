@@ -134,13 +134,9 @@ impl Fleet {
         let (part, now) = (&reply.parts[0], clock::now_us());
         let mut state = key.state.lock();
         state.heard(plan, part, reply.now, now);
-        // Who waited for a seat may have left, and somebody elsewhere wait.
-        let idle_seats = state.free_spare(now);
         drop(state);
         drop(in_order);
-        if let Some(fleet) = self.me.upgrade().filter(|_| idle_seats) {
-            fleet.report(key, plan);
-        }
+        self.give_spare(key, plan);
         Ok(reply)
     }
 
@@ -154,6 +150,14 @@ impl Fleet {
         let runtime = Handle::try_current().map_err(|_| Away)?;
         let (fleet, key, plan) = (self.clone(), key.clone(), plan.clone());
         runtime.spawn(async move { fleet.look(&key, &plan, margin).await }).await.unwrap_or(Err(Away))
+    }
+
+    /// Gives back spare seats that nobody keeps: who waited for one may have left, and somebody elsewhere wait.
+    pub(super) fn give_spare(&self, key: &Arc<Key>, plan: &Arc<Plan>) {
+        let is_idle = key.state.lock().free_spare(clock::now_us());
+        if let Some(fleet) = self.me.upgrade().filter(|_| is_idle) {
+            fleet.report(key, plan);
+        }
     }
 
     /// Tells Redis of seats that came back, soon: by the newest plan, or, if no limiter has one any more, by this.
@@ -314,6 +318,7 @@ impl Fleet {
             let asking = Asking { line: None, callers: &[caller], forced: true };
             if let Ok(reply) = fleet.ask(&key, &plan, margin, asking).await {
                 key.state.lock().heard(&plan, &reply.parts[0], reply.now, clock::now_us());
+                fleet.give_spare(&key, &plan);
             }
         });
     }

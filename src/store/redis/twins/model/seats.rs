@@ -47,7 +47,8 @@ impl Model {
         kept.answer.used = state.in_use;
         let is_served = (limit.satisfied && !paused) || trip.callers.is_empty();
         if limit.report.may_take && limit.need > 0 {
-            kept.need = if kept.need == 0 { limit.need } else { kept.need.min(limit.need) };
+            let others = limit.report.waits && kept.need > 0;
+            kept.need = if others { kept.need.min(limit.need) } else { limit.need };
         } else if !limit.report.may_take || (is_served && !limit.report.waits) {
             kept.need = 0;
         }

@@ -24,11 +24,14 @@ local function seats()
     }
   end
 
-  local function session_of(rule, name)
-    local value = redis.call('HGET', rule.sessions, name)
+  local function read(value)
     if not value then return nil end
     local epoch, turn, granted, held, need = string.match(value, '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
     return { epoch = epoch + 0, turn = turn + 0, granted = granted + 0, held = held + 0, need = need + 0 }
+  end
+
+  local function session_of(rule, name)
+    return read(redis.call('HGET', rule.sessions, name))
   end
 
   local function keep(rule, name, session)
@@ -43,16 +46,8 @@ local function seats()
     redis.call('ZREM', rule.queue, name)
   end
 
-  local function next_epoch(rule, now, after)
-    local last = redis.call('HGET', rule.sessions, '#epoch') or 0
-    local epoch = max(last + 1, now, after + 1)
-    redis.call('HSET', rule.sessions, '#epoch', text(epoch))
-    return epoch
-  end
-
-  -- Takes what a process says it has.
-  local function apply(rule, worker, now)
-    local mine = session_of(rule, worker.session)
+  -- Takes what a process says it has. What is kept of it is written at the end.
+  local function apply(rule, worker, mine)
     local asks = worker.callers or rule.in_use > 0
     if mine and rule.turn <= mine.turn then
       -- Late or repeated: nothing that it says is news, and nothing that it asks for is asked any more.
@@ -65,36 +60,40 @@ local function seats()
     end
     if not mine then
       rule.blocked = rule.epoch ~= 0
-      rule.lost = rule.blocked
-      mine = { epoch = next_epoch(rule, now, rule.epoch), turn = 0, granted = 0, held = 0, need = 0 }
-    elseif rule.epoch ~= 0 and rule.epoch ~= mine.epoch then
+      rule.is_new, rule.lost = true, rule.blocked
+      mine = { turn = 0, granted = 0, held = 0, need = 0 }
+    elseif rule.epoch == 0 then
+      -- It has heard of no grant in that life.
+      mine.epoch, mine.granted = nil, 0
+    elseif rule.epoch ~= mine.epoch then
       -- Forgotten since it last heard, or what it heard was lost.
       rule.blocked = true
-      if rule.epoch > mine.epoch then mine.epoch = next_epoch(rule, now, rule.epoch) end
+      if rule.epoch > mine.epoch then mine.epoch = nil end
     end
     mine.turn, mine.granted = rule.turn, max(mine.granted, rule.seen)
     local held = rule.in_use + mine.granted - rule.seen
     rule.used, mine.held = rule.used + held - mine.held, held
-    rule.mine, rule.current, rule.changed = mine, true, true
-    redis.call('ZADD', rule.leases, text(now + worker.lease_us), worker.session)
+    rule.mine, rule.current = mine, true
   end
 
-  local function reap(rule, now)
+  local function reap(rule, worker, now)
     local dead = redis.call('ZRANGEBYSCORE', rule.leases, '-inf', text(now), 'LIMIT', '0', text(REAP))
     for i = 1, #dead do
-      local session = session_of(rule, dead[i])
-      rule.used = less(rule.used, session and session.held or 0)
-      forget(rule, dead[i])
-      rule.changed = true
+      if not rule.current or dead[i] ~= worker.session then
+        local session = session_of(rule, dead[i])
+        rule.used = less(rule.used, session and session.held or 0)
+        forget(rule, dead[i])
+        rule.changed = true
+      end
     end
   end
 
   -- Before anything is decided: the report, and those whose lease is over.
   function seats.open(rule, worker, now)
-    rule.used = (redis.call('HGET', rule.sessions, '#used') or 0) + 0
-    rule.need = 0
-    apply(rule, worker, now)
-    reap(rule, now)
+    local known = redis.call('HMGET', rule.sessions, '#used', '#epoch', worker.session)
+    rule.used, rule.last_epoch, rule.need = (known[1] or 0) + 0, (known[2] or 0) + 0, 0
+    apply(rule, worker, read(known[3]))
+    reap(rule, worker, now)
     rule.blocked = rule.blocked or worker.blocked or not rule.may_take
     if not rule.mine then rule.spare = 0 end
     local head = redis.call('ZRANGE', rule.queue, '0', '0')[1]
@@ -127,11 +126,14 @@ local function seats()
       local is_mine = head == worker.session
       if is_mine and rule.blocked then return end
       local session = is_mine and rule.mine or session_of(rule, head)
+      local waits_on = false
       if session then
         local need = max(1, session.need)
         if rule.used + need > rule.cap then return end
         rule.used, session.granted, session.held = rule.used + need, session.granted + need, session.held + need
-        session.need = 0
+        -- The call that this trip asked for may need more than another one of its process.
+        waits_on = is_mine and need < rule.need
+        session.need = waits_on and rule.need or 0
         if not is_mine then
           keep(rule, head, session)
           redis.call('PUBLISH', worker.channel .. head, string.format(
@@ -139,12 +141,13 @@ local function seats()
           ))
         end
       end
-      redis.call('ZREM', rule.queue, head)
+      if not waits_on then redis.call('ZREM', rule.queue, head) end
       rule.changed = true
     end
   end
 
-  -- After everything was decided: who waits, who is served, what is kept.
+  -- After everything was decided: who waits, who is served, what is kept. Of a process that has nothing and waits for
+  -- nothing that is nothing.
   function seats.close(rule, worker, now)
     local mine, name = rule.mine, worker.session
     if rule.current then
@@ -152,26 +155,31 @@ local function seats()
         -- Of several that wait in a process the least: what is too little for one goes back.
         mine.need = rule.waits and mine.need > 0 and min(mine.need, rule.need) or rule.need
         redis.call('ZADD', rule.queue, 'NX', text(now), name)
-      elseif rule.blocked or (not rule.waits and (rule.satisfied or not worker.callers)) then
+      elseif mine.need > 0 and (rule.blocked or (not rule.waits and (rule.satisfied or not worker.callers))) then
         -- Nobody waits, or may be served, by another's trip either.
         redis.call('ZREM', rule.queue, name)
         mine.need = 0
       end
     end
     if not worker.blocked then serve(rule, worker) end
-    local is_queued = mine and redis.call('ZSCORE', rule.queue, name)
-    if rule.current then
-      local idle = not worker.callers and mine.held == 0
-      -- One that was forgotten has to hear of it.
-      if idle and not rule.lost and not is_queued then
-        forget(rule, name)
-        mine.epoch = 0
-      else
-        keep(rule, name, mine)
+    local is_queued = mine and mine.need > 0
+    if rule.current and mine.held == 0 and not is_queued and not rule.lost then
+      if not rule.is_new then forget(rule, name) end
+      rule.changed = rule.changed or not rule.is_new
+      mine.epoch = 0
+    elseif rule.current then
+      -- One that was forgotten has to hear of it, even if it has nothing.
+      if not mine.epoch then
+        mine.epoch = max(rule.last_epoch + 1, now, rule.epoch + 1)
+        redis.call('HSET', rule.sessions, '#epoch', text(mine.epoch))
       end
+      keep(rule, name, mine)
+      redis.call('ZADD', rule.leases, text(now + worker.lease_us), name)
+      rule.changed = true
     end
-    local last = redis.call('ZREVRANGE', rule.leases, '0', '0', 'WITHSCORES')[2]
-    if rule.changed and last then
+    local next = redis.call('ZRANGE', rule.leases, '0', '0', 'WITHSCORES')[2]
+    if rule.changed and next then
+      local last = redis.call('ZREVRANGE', rule.leases, '0', '0', 'WITHSCORES')[2]
       redis.call('HSET', rule.sessions, '#used', text(rule.used))
       local px = text(max(1, ceil((last - now) / 1000)) + worker.late_ms)
       redis.call('PEXPIRE', rule.leases, px)
@@ -180,7 +188,6 @@ local function seats()
     elseif rule.changed then
       redis.call('DEL', rule.leases, rule.sessions, rule.queue)
     end
-    local next = redis.call('ZRANGE', rule.leases, '0', '0', 'WITHSCORES')[2]
     local lease_left = next and less(next + 0, now) or 0
     return mine and mine.epoch or 0, mine and mine.granted or rule.seen, rule.used, lease_left, is_queued and 1 or 0
   end

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -90,9 +91,14 @@ impl Plan {
             senders.push(connect(*replica).await?);
         }
         let start = start.max(Instant::now());
-        let mut calls = JoinSet::new();
+        let (mut calls, mut slip) = (JoinSet::new(), Duration::ZERO);
         for (sender, time) in senders.into_iter().zip(times) {
-            calls.spawn(call(sender, start + time));
+            let at = start + time + slip;
+            sleep_until(at).await;
+            if self.scenario.keeps_distance() {
+                slip = start.elapsed() - time;
+            }
+            calls.spawn(call(sender, at));
         }
         let mut answers = Vec::new();
         while let Some(answer) = calls.join_next().await {
@@ -189,7 +195,6 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Empty<Bytes>>> {
 }
 
 async fn call(mut sender: SendRequest<Empty<Bytes>>, at: Instant) -> Result<Answer> {
-    sleep_until(at).await;
     let sent = Instant::now();
     let request = Request::get("/").header("host", "localhost").body(Empty::new())?;
     let (head, _) = sender.send_request(request).await?.into_parts();

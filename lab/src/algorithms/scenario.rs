@@ -40,6 +40,11 @@ impl Scenario {
         }
     }
 
+    /// Whether a burst that goes late puts off those after it: what a bucket earns between two of them is what counts.
+    pub(crate) fn keeps_distance(self) -> bool {
+        self == Self::Boundary
+    }
+
     /// How long the backend takes.
     pub(crate) fn takes(self) -> Duration {
         match self {

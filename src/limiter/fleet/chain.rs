@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use super::key::Key;
 use super::line::Slot;
 use super::slots::Booking;
+use super::trips::Unheard;
 use super::{Fleet, touched};
 use crate::algorithm::{Costs, NEVER, Rule};
 use crate::clock;
@@ -142,11 +143,9 @@ impl Together {
         let callers = [Waiter { held_us: 0, costs: &costs }];
         let worker = &fleets[self.reporter.unwrap_or(0)].worker;
         let trip = Trip { now: None, worker, parts: &parts, callers: &callers, forced: false };
-        let answer = hub.run(&trip.call()).await.ok().and_then(|value| trip.reply(value).ok());
-        let Some(reply) = answer else {
-            keys.iter().for_each(|key| key.state.lock().report_lost());
-            return None;
-        };
+        let unheard = Unheard(self.reporter.map(|i| &*keys[i]));
+        let reply = trip.reply(hub.run(&trip.call()).await.ok()?).ok()?;
+        unheard.heard();
         let received = clock::now_us();
         let each = reply.parts.into_iter().enumerate();
         if let Some(Booked::At(at)) = reply.slots.first() {

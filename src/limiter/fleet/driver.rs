@@ -79,7 +79,7 @@ impl Driver {
             if !asked.is_empty() {
                 *left = now;
                 let (fleet, key, plan, margin, id) =
-                    (self.fleet.clone(), self.key.clone(), line.plan.clone(), line.margin, line.id);
+                    (self.fleet.clone(), self.key.clone(), plan.clone(), line.margin, line.id);
                 *trip = Some(Box::pin(async move {
                     let reply = fleet.trip(&key, &plan, margin, id, &asked).await;
                     (plan, asked, reply)
@@ -112,9 +112,7 @@ impl Driver {
                 state.answered(self.line, plan, asked, reply, received, &mut answers);
             }
             Err(Away) => {
-                let mut state = self.key.state.lock();
-                state.report_lost();
-                state.tell_unbooked(self.line, || Told::Away, &mut answers);
+                self.key.state.lock().tell_unbooked(self.line, || Told::Away, &mut answers);
             }
         }
         self.fleet.pass_on(&self.key, self.line, answers.give());

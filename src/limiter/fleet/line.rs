@@ -97,7 +97,7 @@ pub(super) struct Line {
     /// The first unbooked caller waits for a seat, and until then looks for none unless it is told of some.
     pub(super) seatless: bool,
     pub(super) look_at: u64,
-    /// The limit of which the last trip found too few seats for a call that can wait.
+    /// The limit of which the last trip that looked for seats found too few, for a call that can wait.
     pub(super) lacks: Option<usize>,
     /// Whether it has a task, and whether a trip is under way.
     pub(super) driven: bool,
@@ -143,7 +143,7 @@ impl Line {
 
     /// Whether those who wait do so in a leaky bucket's queue, which is part of its state: they are booked as soon
     /// as they come, however far ahead, or refused.
-    pub(super) fn is_leaky(&self) -> bool {
+    fn is_leaky(&self) -> bool {
         touched(&self.plan, self.margin, self.limits).any(|rule| rule.hold_us().is_some())
     }
 
@@ -258,13 +258,14 @@ impl Line {
     /// Takes a caller out. The slot that it leaves behind, if it was booked, is for the next.
     pub(super) fn remove(&mut self, seq: u64) -> Option<Caller> {
         let caller = self.callers.remove(&seq)?;
-        match self.callers.iter().find(|(_, next)| !next.booked) {
+        let next = self.callers.iter().find(|(_, next)| !next.booked);
+        if let Some((after, next)) = next
+            && !caller.booked
+            && *after > seq
+            && next.costs != caller.costs
+        {
             // What kept the first one need not keep the next.
-            Some((after, next)) if !caller.booked && *after > seq && next.costs != caller.costs => {
-                (self.quiet_until, self.seatless) = (0, false);
-            }
-            Some(_) => {}
-            None => self.seatless = false,
+            (self.quiet_until, self.seatless) = (0, false);
         }
         self.turn.notify_one();
         Some(caller)

@@ -1,8 +1,5 @@
 //! What a limiter hears of its store: what others said, heartbeats, and that Redis went away or came back.
 
-use std::sync::Arc;
-
-use super::key::Key;
 use super::{FORGET_US, Fleet};
 use crate::clock;
 use crate::store::redis::hub::Listener;
@@ -77,8 +74,8 @@ impl Listener for Fleet {
     fn turned(&self, up: bool) {
         self.share.turned(up);
         // Those who wait for a seat hear of it when they ask.
-        let waits = |key: &&Arc<Key>| !up && key.state.lock().waiting() > 0;
-        let waiting = self.keys.lock().by_key.values().filter(waits).cloned().collect::<Vec<_>>();
-        waiting.iter().for_each(|key| key.state.lock().look_for_seats());
+        if !up {
+            self.keys.lock().by_key.values().for_each(|key| key.state.lock().look_for_seats());
+        }
     }
 }

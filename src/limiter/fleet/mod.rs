@@ -71,22 +71,29 @@ struct Keys {
     by_key: HashMap<Box<str>, Arc<Key>>,
     /// By what stands between the braces of their names in Redis.
     by_tag: HashMap<Box<str>, Arc<Key>>,
-    /// The plan under which they were named.
-    plan: Option<Weak<Plan>>,
+    /// The plans in force so far, the newest last, while limiters or permits have them: they lead to this fleet, so they
+    /// are not kept here.
+    plans: Vec<Weak<Plan>>,
     /// So many are forgotten as soon as may be.
     tidy_at: usize,
 }
 
 impl Default for Keys {
     fn default() -> Self {
-        Self { by_key: HashMap::new(), by_tag: HashMap::new(), plan: None, tidy_at: MANY }
+        Self { by_key: HashMap::new(), by_tag: HashMap::new(), plans: Vec::new(), tidy_at: MANY }
     }
 }
 
 impl Keys {
-    /// The newest plan, while a limiter or a permit has it: it leads to this fleet, so it is not kept here.
+    /// The newest plan that anybody has.
     fn plan(&self) -> Option<Arc<Plan>> {
-        self.plan.as_ref().and_then(Weak::upgrade)
+        self.plans.iter().rev().find_map(Weak::upgrade)
+    }
+
+    fn add(&mut self, plan: &Arc<Plan>) {
+        self.plans.retain(|known| known.strong_count() > 0);
+        self.plans.push(Arc::downgrade(plan));
+        self.plans.sort_by_key(|known| known.upgrade().map(|plan| plan.id));
     }
 
     /// Forgets keys of which nothing was heard for so long: their budgets are in Redis.
@@ -133,8 +140,8 @@ impl Fleet {
         keys.by_tag.insert(names.tag().into(), made.clone());
         made.state.lock().names = Some((plan.id, Arc::new(names)));
         keys.by_key.insert(key.into(), made.clone());
-        if keys.plan().is_none_or(|known| known.id <= plan.id) {
-            keys.plan = Some(Arc::downgrade(plan));
+        if keys.plans.iter().all(|known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(plan))) {
+            keys.add(plan);
         }
         made
     }
@@ -289,6 +296,10 @@ impl Fleet {
         });
         let line = &mut state.lines[i];
         let (id, seq) = (line.id, self.number());
+        if line.unbooked().next().is_none() {
+            // Whoever lacked a seat is gone.
+            (line.seatless, line.lacks) = (false, None);
+        }
         let ahead = line.slots.back().map(|slot| slot.due).filter(|due| *due > now);
         if deadline <= now && !line.callers.is_empty() && (line.seatless || ahead.is_some()) {
             // Others wait before one that may not wait at all.
@@ -365,7 +376,7 @@ impl Fleet {
     /// Everyone who waits asks again, under the plan that is in force then; or is refused, if it is closed.
     pub(super) fn ask_again(self: &Arc<Self>, plan: &Arc<Plan>) {
         let mut all = self.keys.lock();
-        all.plan = Some(Arc::downgrade(plan));
+        all.add(plan);
         let keys = all.by_key.values().cloned().collect::<Vec<_>>();
         drop(all);
         for key in keys {

@@ -67,7 +67,7 @@ impl State {
 
     /// Whether Redis keeps any seats for this process, or its place in a queue.
     pub(super) fn keeps_seats(&self) -> bool {
-        self.seats.iter().any(|(_, seats)| seats.is_kept()) || self.lines.iter().any(|line| line.seatless)
+        self.seats.iter().any(|(_, seats)| seats.is_kept())
     }
 
     /// What was reported may not have arrived.
@@ -107,9 +107,9 @@ impl State {
     pub(super) fn free_spare(&mut self, now: u64) -> bool {
         let mut freed = false;
         for (label, seats) in self.seats.iter_mut().filter(|(_, seats)| seats.spare > 0) {
-            let any = |is: &dyn Fn(&Line, usize) -> bool| any_line(&self.lines, label, is);
-            let waited_for = any(&Line::waits);
-            if !any(&|line, i| line.keeps(i, now) && (!waited_for || line.waits(i))) {
+            let waited_for = any_line(&self.lines, label, Line::waits);
+            let keeps = |line: &Line, i| line.keeps(i, now) && (!waited_for || line.waits(i));
+            if !any_line(&self.lines, label, keeps) {
                 seats.free_spare();
                 freed = true;
             }

@@ -39,7 +39,8 @@ pub(super) struct Seats {
 impl Seats {
     /// What to tell Redis now.
     pub(super) fn report(&mut self, now: u64, settling: bool, lease_us: u64) -> SeatReport {
-        self.turn += 1;
+        // Beyond what a former record of the key has said.
+        self.turn = now.max(self.turn + 1);
         self.asked_until = now + lease_us;
         if now >= self.leased_until {
             // Others may have them by now.

@@ -156,9 +156,10 @@ impl State {
         let mut states = part.states.clone();
         let mut refused = Vec::new();
         let mut slots = Vec::new();
-        let is_leaky = line.is_leaky();
-        let next = asked.get(reply.slots.len());
-        let next = next.map(|next| (next.seq, next.costs.clone(), is_leaky || next.patient_until > received));
+        let short = match (reply.ended, asked.get(reply.slots.len())) {
+            (Ended::Seatless(i), Some(next)) => Some((next.seq, i, next.costs[i])),
+            _ => None,
+        };
         for (asked, decided) in asked.into_iter().zip(&reply.slots) {
             match *decided {
                 Booked::TooLate(at) => refused.push((asked, at)),
@@ -175,10 +176,6 @@ impl State {
             Ended::Ahead(at) => at,
             Ended::Paused { until, .. } => until,
             _ => replay::stands(&states, &touched, reply.now),
-        };
-        let short = match (&reply.ended, next) {
-            (Ended::Seatless(i), Some((seq, costs, can_wait))) => Some((seq, *i, costs[*i], can_wait)),
-            _ => None,
         };
         let look_at = self.look_at(plan, &part, received);
         self.know(plan, (reply.now, received), part, states, (limits, stands));
@@ -205,21 +202,19 @@ impl State {
                 let early = fastrand::u64(ASK_AGAIN_US.0..=ASK_AGAIN_US.1);
                 line.quiet_until = local(at).saturating_sub(early);
             }
-            Ended::Seatless(i) => {
-                line.lacks = short.is_some_and(|(.., can_wait)| can_wait).then_some(i);
-                (line.seatless, line.look_at) = (true, look_at);
-            }
+            Ended::Seatless(_) => (line.seatless, line.look_at) = (true, look_at),
             Ended::Paused { ask_again, .. } => line.quiet_until = local(ask_again),
         }
         // A pause that Redis has not heard of yet.
         line.quiet_until = line.quiet_until.max(paused.unwrap_or(0));
         self.refuse_hopeless(id, clock::now_us(), answers);
-        if let Some((seq, i, cost, can_wait)) = short {
-            // By the end of the trip there may be enough; and one that has left, or could not wait and was refused just
-            // now, says nothing of those behind it.
+        if let Some((seq, i, cost)) = short {
+            // One that has left, or could not wait and was refused just now, says nothing of those behind it; and by the
+            // end of the trip there may be enough.
             let has_enough = cost <= self.seats_of(&plan.rules.labels.limits[i]).spare;
             let line = self.line(id).expect("it was there just now");
-            line.seatless = !has_enough && can_wait && line.callers.contains_key(&seq);
+            line.lacks = line.callers.contains_key(&seq).then_some(i);
+            line.seatless = line.lacks.is_some() && !has_enough;
         }
         self.free_spare(received);
     }

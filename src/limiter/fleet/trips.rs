@@ -23,6 +23,23 @@ use crate::store::redis::wire::{Change, GiveBack, Reply, Trip, TripPart, Waiter,
 /// That no other report of a key's seats is under way: to be kept until the answer is heard.
 pub(super) type InOrder = Option<OwnedMutexGuard<()>>;
 
+/// Reports of a key's seats whose answer is not heard may not have arrived, whatever became of the task that sent them.
+pub(super) struct Unheard<'a>(pub(super) Option<&'a Key>);
+
+impl Unheard<'_> {
+    pub(super) fn heard(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.0 {
+            key.state.lock().report_lost();
+        }
+    }
+}
+
 /// Whom a trip is for; callers of a line, or such as stand in none.
 struct Asking<'a> {
     line: Option<u64>,
@@ -109,11 +126,13 @@ impl Fleet {
         };
         let parts = [part];
         let trip = Trip { now: None, worker: &self.worker, parts: &parts, callers, forced };
-        let value = self.hub.run(&trip.call()).await.inspect_err(|_| key.state.lock().report_lost())?;
-        trip.reply(value).map_err(|garbled| {
+        let unheard = Unheard(Some(key));
+        let reply = trip.reply(self.hub.run(&trip.call()).await?).map_err(|garbled| {
             tracing::error!(%garbled, "Redis is taken as away");
             Away
-        })
+        })?;
+        unheard.heard();
+        Ok(reply)
     }
 
     /// A trip that asks for nobody: how the key stands; seats are reported.

@@ -52,14 +52,14 @@ impl Model {
         } else if !limit.report.may_take || (is_served && !limit.report.waits) {
             kept.need = 0;
         }
-        if kept.need > 0 && kept.answer.used + kept.need <= rule.cap {
+        while kept.need > 0 && kept.answer.used + kept.need <= rule.cap {
             kept.answer.used += kept.need;
             kept.answer.granted += kept.need;
-            kept.need = 0;
+            kept.need = if kept.need < limit.need { limit.need } else { 0 };
         }
         kept.answer.lease_left_us = kept.leased_until - now;
         kept.answer.queued = kept.need > 0;
-        if trip.callers.is_empty() && kept.answer.used == 0 && kept.need == 0 {
+        if kept.answer.used == 0 && kept.need == 0 {
             let granted = kept.answer.granted;
             self.seats.remove(limit.name);
             return SeatAnswer { granted, ..SeatAnswer::default() };

@@ -34,10 +34,10 @@ local function seats()
     return read(redis.call('HGET', rule.sessions, name))
   end
 
-  local function keep(rule, name, session)
-    redis.call('HSET', rule.sessions, name, string.format(
+  local function written(session)
+    return string.format(
       '%.0f:%.0f:%.0f:%.0f:%.0f', session.epoch, session.turn, session.granted, session.held, session.need
-    ))
+    )
   end
 
   local function forget(rule, name)
@@ -135,7 +135,7 @@ local function seats()
         waits_on = is_mine and need < rule.need
         session.need = waits_on and rule.need or 0
         if not is_mine then
-          keep(rule, head, session)
+          redis.call('HSET', rule.sessions, head, written(session))
           redis.call('PUBLISH', worker.channel .. head, string.format(
             's %.0f %.0f %s', session.epoch, session.granted, rule.key
           ))
@@ -163,6 +163,7 @@ local function seats()
     end
     if not worker.blocked then serve(rule, worker) end
     local is_queued = mine and mine.need > 0
+    local kept = {}
     if rule.current and mine.held == 0 and not is_queued and not rule.lost then
       if not rule.is_new then forget(rule, name) end
       rule.changed = rule.changed or not rule.is_new
@@ -171,17 +172,17 @@ local function seats()
       -- One that was forgotten has to hear of it, even if it has nothing.
       if not mine.epoch then
         mine.epoch = max(rule.last_epoch + 1, now, rule.epoch + 1)
-        redis.call('HSET', rule.sessions, '#epoch', text(mine.epoch))
+        kept = { '#epoch', text(mine.epoch) }
       end
-      keep(rule, name, mine)
+      kept[#kept + 1], kept[#kept + 2] = name, written(mine)
       redis.call('ZADD', rule.leases, text(now + worker.lease_us), name)
       rule.changed = true
     end
     local next = redis.call('ZRANGE', rule.leases, '0', '0', 'WITHSCORES')[2]
     if rule.changed and next then
-      local last = redis.call('ZREVRANGE', rule.leases, '0', '0', 'WITHSCORES')[2]
-      redis.call('HSET', rule.sessions, '#used', text(rule.used))
-      local px = text(max(1, ceil((last - now) / 1000)) + worker.late_ms)
+      redis.call('HSET', rule.sessions, '#used', text(rule.used), unpack(kept))
+      -- No lease ends later, for all are as long.
+      local px = text(ceil(worker.lease_us / 1000) + worker.late_ms)
       redis.call('PEXPIRE', rule.leases, px)
       redis.call('PEXPIRE', rule.sessions, px)
       redis.call('PEXPIRE', rule.queue, px)

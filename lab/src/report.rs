@@ -78,9 +78,9 @@ impl Written {
     /// The whole of lab/RESULTS.md.
     fn results(&self) -> String {
         let mut text = String::from(
-            "# Results of the lab\n\nWritten by `cargo run --release -p forbear-lab -- report`, which takes a few \
-             minutes; nothing here is typed. Times are\nof one run on one machine, so small differences mean \
-             nothing. Bold is what is not as it must be.\n",
+            "# Results of the lab\n\nWritten by `cargo run --release -p forbear-lab -- report`, which takes some \
+             fifteen minutes;\nnothing here is typed. Times are of one run on one machine, so small differences mean \
+             nothing; where clients are\nrefused, of the middle one of three. Bold is what is not as it must be.\n",
         );
         let chapters = [
             ("What each limiter lets through", &self.load_test, &[][..]),

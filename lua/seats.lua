@@ -67,7 +67,7 @@ local function seats()
       mine.epoch, mine.granted = nil, 0
     elseif rule.epoch ~= mine.epoch then
       -- Forgotten since it last heard, or what it heard was lost.
-      rule.blocked = true
+      rule.blocked, rule.lost = true, true
       if rule.epoch > mine.epoch then mine.epoch = nil end
     end
     mine.turn, mine.granted = rule.turn, max(mine.granted, rule.seen)

@@ -290,6 +290,39 @@ fn no_more_calls_run_than_there_are_seats_whatever_happens_to_reports() {
     }
 }
 
+/// A copy that took over knows a process of an older life than the one it is in: what others hold is unknown there, too.
+#[test]
+fn who_is_known_of_another_life_is_told_so_before_it_is_forgotten() {
+    let twin = Twin::new();
+    twin.ask("FLUSHALL SYNC");
+    let rules = Rules::new(&Policy::new("fleet").limit(Limit::concurrency(3))).expect("no fault");
+    let names = Names::new("forbear", "fleet", "key", &rules.labels);
+    let worker = worker("w");
+    let answer = |report: SeatReport, callers: &[Waiter<'_>]| {
+        let (rules, margin, names, seats) = (&rules, Margin::None, &names, [report]);
+        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats }];
+        let reply =
+            twin.trip(&Trip { now: Some(START), worker: &worker, parts: &parts, callers, forced: false });
+        reply.parts[0].seats[0]
+    };
+    let caller = [Waiter { held_us: LEASE_US, costs: &[1] }];
+    for callers in [&caller[..], &[]] {
+        let report = SeatReport { turn: 1, may_take: true, ..SeatReport::default() };
+        let first = answer(report, &caller);
+        assert_eq!((first.epoch > 0, first.granted), (true, 1));
+        let report = SeatReport { epoch: first.epoch + 1_000, turn: 2, seen: 5, ..report };
+        let told = answer(report, callers);
+        assert_eq!((told.epoch > report.epoch, told.used, told.queued), (true, 0, false));
+        let report = SeatReport { epoch: told.epoch, turn: 3, seen: told.granted, ..report };
+        assert_eq!((answer(report, &[]).epoch, members(&twin, &names)), (0, 0));
+    }
+}
+
+fn members(twin: &Twin, names: &Names) -> u64 {
+    let [leases, ..] = names.seats(0);
+    redis::from_redis_value(twin.ask(&format!("ZCARD {leases}"))).expect("a number")
+}
+
 /// Hears all that is published.
 struct Ear {
     talk: Talk,

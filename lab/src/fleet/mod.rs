@@ -36,7 +36,7 @@ pub(crate) use show::{Report, details_of_all, headline, matrices, promises};
 const APART: Duration = Duration::from_millis(71);
 /// A run during which a timer was so late tells of the machine.
 const STALLED_US: u64 = 100_000;
-/// How often a run is made in which clients are refused.
+/// How often a run is made in which the quota is not as the clients were told.
 const TURNS: usize = 3;
 /// Calls of the job.
 const CALLS: u32 = 2_000;
@@ -77,8 +77,8 @@ fn plans(settings: &Settings, args: &FleetArgs) -> Vec<Plan> {
 }
 
 /// Runs all, and those once more during which the machine stood still, whatever they showed; of each the one that
-/// was disturbed less counts. Where clients are refused, chance decides how long the last of the refused calls are to wait:
-/// of several runs the one counts whose time is the middle one.
+/// was disturbed less counts. Where the quota is not as the clients were told, chance decides how long the last refused
+/// calls have to wait: of several runs the one counts whose time is the middle one.
 async fn measure(plans: Vec<Plan>, at_a_time: usize) -> Result<Vec<Outcome>> {
     let turns = |plan: &Plan| if plan.load.is_known() { 1 } else { TURNS };
     let all = plans.iter().flat_map(|plan| std::iter::repeat_n(*plan, turns(plan))).collect::<Vec<_>>();

@@ -99,7 +99,7 @@ pub(super) struct Line {
     pub(super) look_at: u64,
     /// The limit of which the last trip that looked for seats found too few, for a call that can wait.
     pub(super) lacks: Option<usize>,
-    /// Whether it has a task, and whether a trip is under way.
+    /// Whether it has a task.
     pub(super) driven: bool,
     pub(super) turn: Arc<Notify>,
 }

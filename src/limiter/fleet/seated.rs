@@ -81,7 +81,7 @@ impl State {
         self.look_for_seats();
     }
 
-    /// News of seats for the limit at `index` of the newest plan.
+    /// News of seats under the limit of this label.
     pub(super) fn told_seats(&mut self, label: &Label, epoch: u64, granted: u64) {
         if self.seats_of(label).told(epoch, granted, clock::now_us()) {
             self.look_for_seats();

@@ -81,7 +81,7 @@ pub(crate) enum Snapshot {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SeatAnswer {
     /// Another one than was reported: this process was forgotten, or the state was lost. 0: nothing is kept of it,
-    /// for it has nothing in use and asked for nothing.
+    /// for it has nothing in use and waits for nothing.
     pub(crate) epoch: u64,
     /// Grants to this session, in all.
     pub(crate) granted: u64,

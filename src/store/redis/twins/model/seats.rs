@@ -10,7 +10,6 @@ use crate::store::redis::wire::*;
 #[derive(Debug, Default, Clone)]
 pub(super) struct Seats {
     answer: SeatAnswer,
-    turn: u64,
     need: u64,
     leased_until: u64,
 }
@@ -27,10 +26,9 @@ impl Model {
             let answer =
                 SeatAnswer { epoch: now, granted: report.seen, used: report.in_use, ..SeatAnswer::default() };
             let leased_until = now + trip.worker.lease_us;
-            self.seats.insert(name.to_owned(), Seats { answer, turn: report.turn, need: 0, leased_until });
+            self.seats.insert(name.to_owned(), Seats { answer, need: 0, leased_until });
             return report.in_use;
         };
-        kept.turn = report.turn;
         kept.leased_until = now + trip.worker.lease_us;
         kept.answer.used = report.in_use + kept.answer.granted - report.seen;
         kept.answer.used

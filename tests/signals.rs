@@ -98,7 +98,9 @@ fn a_unit_that_is_spelled_out_leaves_no_doubt() {
 #[test]
 fn a_reset_that_was_joined_or_has_parameters_is_read() {
     let date = ("date", "Sun, 29 Nov 2026 12:00:00 GMT");
-    for (reset, secs) in [("17, 60", 60), ("17;w=60", 17), ("soon, 5", 5), ("1795953610,1795953640", 40)] {
+    for (reset, secs) in
+        [("17, 60", 60), ("17;w=60", 17), ("17 seconds", 17), ("soon, 5", 5), ("1795953610,1795953640", 40)]
+    {
         let fields = [date, ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", reset)];
         assert_eq!(wait(&fields), seconds(secs), "{reset:?}");
     }
@@ -232,6 +234,8 @@ fn a_joined_retry_after_is_the_longest_valid_part() {
         ("10, Sun, 29 Nov 2026 12:00:45 GMT", seconds(45)),
         ("Sun, 29 Nov 2026 12:00:45 GMT, Sun, 29 Nov 2026 12:00:50 GMT", seconds(50)),
         ("junk, more", None),
+        ("1,000", None),
+        ("1,000,000", None),
         (",", None),
     ] {
         assert_eq!(wait(&[("retry-after", value)]), right, "{value}");
@@ -306,6 +310,54 @@ fn services_that_hide_a_throttle_are_understood_with_their_profile() {
         Class::Throttle
     );
     assert_eq!(class(Profile::Nvd, 403, &[], ""), Class::Throttle);
+    let abuse = r#"{"message":"You have triggered an abuse detection mechanism."}"#;
+    assert_eq!(class(Profile::GitHub, 403, &[], abuse), Class::Throttle);
+    assert_eq!(
+        class(Profile::GitHub, 200, &[], r#"{"message":"a commit about the secondary rate limit"}"#),
+        Class::None
+    );
+}
+
+#[test]
+fn githubs_graphql_refuses_with_a_200() {
+    let empty =
+        [("x-ratelimit-limit", "5000"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1795956000")];
+    let primary = read_at(NOON, Profile::GitHub, 200, &empty);
+    assert_eq!((primary.class(), primary.wait()), (Class::None, None), "the last call of a budget did well");
+    let primary = primary.with_body(br#"{"errors":[{"type":"RATE_LIMITED"}]}"#);
+    assert_eq!((primary.class(), primary.wait()), (Class::Throttle, seconds(2_400)));
+    let page =
+        "https://docs.github.com/graphql/overview/rate-limits-for-the-graphql-api#secondary-rate-limits";
+    let secondary = read_at(NOON, Profile::GitHub, 200, &[]);
+    let secondary = secondary.with_body(format!(r#"{{"documentation_url":"{page}"}}"#).as_bytes());
+    assert_eq!((secondary.class(), secondary.wait()), (Class::Throttle, seconds(60)));
+}
+
+#[test]
+fn a_purse_that_is_empty_is_no_budget() {
+    let overage = [
+        ("anthropic-ratelimit-unified-status", "allowed"),
+        ("anthropic-ratelimit-unified-reset", "1795957200"),
+        ("anthropic-ratelimit-unified-overage-status", "rejected"),
+        ("anthropic-ratelimit-unified-overage-reset", "1796817600"),
+    ];
+    let signals = read(503, &overage);
+    assert_eq!((signals.class(), signals.wait()), (Class::Transient, None));
+    assert!(!read(200, &overage).budgets().iter().any(|budget| budget.remaining() == Some(0)));
+}
+
+#[test]
+fn a_code_that_no_wait_helps_beats_a_header_that_says_try_again() {
+    let signals = read(429, &[("x-should-retry", "true")]);
+    assert_eq!(signals.should_retry(), Some(true));
+    let body = br#"{"error":{"code":"insufficient_quota"}}"#;
+    assert_eq!(signals.with_body(body).should_retry(), Some(false));
+}
+
+#[test]
+fn a_wait_whose_name_says_seconds_is_read() {
+    let lines = [("x-rate-limit-remaining", "0"), ("x-rate-limit-retry-after-seconds", "37")];
+    assert_eq!((wait(&lines), read(429, &lines).source()), (seconds(37), Source::Vendor));
 }
 
 #[test]

@@ -55,15 +55,22 @@ impl Backoff {
         }
     }
 
-    /// After a throttle: the step, and up to half of it more within the longest wait. A service that is
-    /// out of budget gets at least the step; jitter down to nothing would be the next call too early.
+    /// After a throttle: the step, and up to half of it more within the longest wait, of which the last third is
+    /// jitter. A service that is out of budget gets at least that; jitter down to nothing would be the next call too
+    /// early.
     pub(crate) fn after_throttle(&self, n: u32, rng: &mut Rng) -> Duration {
-        let step = self.step(n);
+        let least = self.least_after_throttle(n);
         match self.jitter {
-            Jitter::Random => {
-                step.saturating_add(random_up_to(step / 2, rng)).min(self.longest.max(SHORTEST))
-            }
-            Jitter::None => step,
+            Jitter::Random => least.saturating_add(random_up_to(least / 2, rng)).max(SHORTEST),
+            Jitter::None => least,
+        }
+    }
+
+    /// The least of it.
+    pub(crate) fn least_after_throttle(&self, n: u32) -> Duration {
+        match self.jitter {
+            Jitter::Random => self.step(n).min(self.longest.max(SHORTEST) / 3 * 2),
+            Jitter::None => self.step(n),
         }
     }
 }
@@ -115,7 +122,7 @@ mod tests {
         let mut rng = Rng::with_seed(3);
         let backoff = Backoff::new(SEC, Duration::MAX);
         for n in [1, 32, 33, 10_000, u32::MAX] {
-            assert!(backoff.after_throttle(n, &mut rng) >= backoff.step(n));
+            assert!(backoff.after_throttle(n, &mut rng) >= backoff.step(n) / 3 * 2);
             assert!(backoff.after_transient(n, &mut rng) <= backoff.step(n));
         }
     }
@@ -124,7 +131,7 @@ mod tests {
     fn b001_no_step_is_nothing() {
         let backoff = Backoff::new(Duration::ZERO, Duration::ZERO);
         assert_eq!(backoff.step(1), SHORTEST);
-        assert_eq!(backoff.after_throttle(9, &mut Rng::with_seed(1)), SHORTEST);
+        assert!(backoff.after_throttle(9, &mut Rng::with_seed(1)) <= SHORTEST);
     }
 
     #[test]
@@ -135,6 +142,14 @@ mod tests {
             assert!((SEC / 2..=SEC * 3 / 4).contains(&wait), "{wait:?}");
             assert!(Backoff::new(SEC / 2, 30 * SEC).after_throttle(8, &mut rng) <= 30 * SEC);
         }
+    }
+
+    #[test]
+    fn the_longest_wait_has_jitter_too() {
+        let waits = (0..100).map(|seed| Backoff::new(SEC, SEC).after_throttle(9, &mut Rng::with_seed(seed)));
+        let waits = waits.collect::<std::collections::BTreeSet<_>>();
+        assert!(waits.len() > 90, "{waits:?}");
+        assert!(waits.iter().all(|wait| (SEC * 2 / 3 - SHORTEST..=SEC).contains(wait)), "{waits:?}");
     }
 
     #[test]

@@ -194,8 +194,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The first fault of the builder or of a policy; a cost in a unit that no policy counts; no policy at
-    /// all, which would be a client without limits.
+    /// The first fault of the builder or of a policy; two policies of one name with other limits; a cost in a unit
+    /// that no policy counts; no policy at all, which would be a client without limits.
     pub fn build(self) -> Result<Client, ConfigError> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -205,6 +205,18 @@ impl Builder {
                 "policy",
                 "is missing: give the client at least one, if need be without limits",
             ));
+        }
+        let policies =
+            || self.rules.iter().map(|(_, limits)| limits).chain(&self.overall).filter_map(Limits::policy);
+        let clash = |policy: &&Policy| {
+            policies().any(|other| other.name() == policy.name() && other.limits() != policy.limits())
+        };
+        if let Some(policy) = policies().find(clash) {
+            let clash = format!(
+                "`{}` has two sets of limits; what was used is kept under a policy's name",
+                policy.name()
+            );
+            return Err(fault("policy", &clash));
         }
         let patterns: Vec<_> = self.rules.iter().filter_map(|(rule, _)| rule.pattern().cloned()).collect();
         let rules = self.rules.into_iter().map(|(rule, limits)| match rule {
@@ -247,6 +259,13 @@ impl Rule {
 }
 
 impl Limits {
+    fn policy(&self) -> Option<&Policy> {
+        match self {
+            Limits::Policy(policy) => Some(policy),
+            Limits::Limiter(_) => None,
+        }
+    }
+
     fn name(&self) -> String {
         match self {
             Limits::Policy(policy) => policy.name().to_owned(),

@@ -98,7 +98,10 @@ fn is_unreachable(error: &(dyn StdError + 'static)) -> bool {
             ConnectionRefused
                 | ConnectionReset
                 | ConnectionAborted
+                | BrokenPipe
                 | NotConnected
+                | AddrNotAvailable
+                | NetworkDown
                 | HostUnreachable
                 | NetworkUnreachable
                 | TimedOut

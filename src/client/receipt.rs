@@ -12,7 +12,7 @@ use reqwest_middleware::Result;
 use tokio::time::Instant;
 
 use crate::client::attempts::{Attempt, Outcome, Stop};
-use crate::client::classify::{self, Judgement};
+use crate::client::classify::{self, Judgement, Safe};
 use crate::client::error::Ours;
 use crate::client::gather;
 use crate::signals::{Profile, Signals};
@@ -121,6 +121,11 @@ impl Receipt {
     #[inline]
     pub(crate) fn is_answer(&self) -> bool {
         self.received.is_some() && matches!(self.judgement, Err(Stop::Answered))
+    }
+
+    /// A redirect led to who answered: whoever was asked first may have acted on the call.
+    pub(crate) fn is_of_another(&mut self) {
+        self.judgement = self.judgement.map(|(fault, _)| (fault, Safe::Idempotent));
     }
 
     /// The attempt, which was held back for so long and is the last.

@@ -97,7 +97,7 @@ pub trait RequestExt: Sized {
     /// The request may run twice, whatever its method: it is then tried again like a GET.
     fn idempotent(self) -> Self;
 
-    /// The request is sent once. Limits and pauses still hold for it.
+    /// The request is sent once, even if it is [idempotent](Self::idempotent). Limits and pauses still hold for it.
     fn no_retry(self) -> Self;
 
     /// No limit, pause or seat holds for the request. For streams that last for hours and for health
@@ -138,7 +138,11 @@ impl RequestExt for RequestBuilder {
     }
 
     fn idempotent(self) -> Self {
-        Options::change(self, |options| options.twice = Twice::Idempotent)
+        Options::change(self, |options| {
+            if options.twice != Twice::No {
+                options.twice = Twice::Idempotent;
+            }
+        })
     }
 
     fn no_retry(self) -> Self {

@@ -254,6 +254,9 @@ impl Retry {
         let mut faults = Faults::default();
         let mut last = None;
         loop {
+            if was_redirected(&result, replica.as_ref()) {
+                receipt.is_of_another();
+            }
             let plan = self.plan(&receipt, &mut faults, terms.safe, &call);
             let service = replica.as_ref().map(|replica| route::authority(replica.url()));
             let (request, service, plan) = match (plan, replica, service) {
@@ -320,20 +323,25 @@ impl Retry {
         if server > self.max_server_wait {
             return Err(Stop::WaitTooLong);
         }
-        let (step, backoff, jitter) = {
+        let (step, least, backoff, jitter) = {
             let rng = &mut *self.rng.lock();
-            let (step, backoff) = match fault {
-                Fault::Throttled => (self.throttle.step(number), self.throttle.after_throttle(number, rng)),
+            let (step, least, backoff) = match fault {
+                Fault::Throttled => {
+                    let (step, least) =
+                        (self.throttle.step(number), self.throttle.least_after_throttle(number));
+                    (step, least, self.throttle.after_throttle(number, rng))
+                }
                 Fault::Transient => {
-                    (self.transient.step(number), self.transient.after_transient(number, rng))
+                    let backoff = self.transient.after_transient(number, rng);
+                    (self.transient.step(number), backoff, backoff)
                 }
             };
-            (step, backoff, self.spread.of(server, rng))
+            (step, least, backoff, self.spread.of(server, rng))
         };
         // One of the two decides, with its own jitter.
         let (floor, wait, cause) = match server >= step {
             true => (server, server.saturating_add(jitter), Cause::Server),
-            false => (backoff.max(server), backoff.max(server), Cause::Backoff),
+            false => (least.max(server), backoff.max(server), Cause::Backoff),
         };
         let received = receipt.received();
         let passed = received.elapsed();
@@ -341,11 +349,16 @@ impl Retry {
         if floor.max(call.pause_left().saturating_add(passed)) > left {
             return Err(Stop::MaxWait);
         }
-        // Jitter is ours to cut to the time that is left; the floor is not.
-        let until = received.checked_add(wait.min(left)).ok_or(Stop::MaxWait)?;
+        // Jitter is ours to cut to the time that is left, of which half is for the attempt; the floor is not.
+        let mut until = received.checked_add(wait.min(left)).ok_or(Stop::MaxWait)?;
         let resumes = Instant::now().checked_add(call.pause_left()).ok_or(Stop::MaxWait)?;
-        if call.deadline().is_some_and(|deadline| until.max(resumes) >= deadline) {
-            return Err(Stop::OutOfTime);
+        if let Some(deadline) = call.deadline() {
+            let soonest = received + floor;
+            let room = deadline.saturating_duration_since(soonest.max(resumes));
+            if room.is_zero() {
+                return Err(Stop::OutOfTime);
+            }
+            until = until.min(soonest + room / 2);
         }
         Ok(Pending { fault, until, cause })
     }
@@ -353,6 +366,13 @@ impl Retry {
     fn affords(&self, plan: &Pending, service: &str) -> bool {
         plan.fault == Fault::Throttled || self.budget.withdraw(service, Instant::now())
     }
+}
+
+/// Whether a redirect led elsewhere, so that the answer says nothing of what the first request did. Where the
+/// response does not say what was asked, nothing is known of it.
+fn was_redirected(result: &Result<Response>, replica: Option<&Request>) -> bool {
+    let (Ok(response), Some(replica)) = (result, replica) else { return false };
+    route::is_other(replica.url(), response.url())
 }
 
 /// An attempt that has ended.

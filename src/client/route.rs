@@ -45,6 +45,15 @@ pub(crate) fn is_elsewhere(url: &Url, service: &str) -> bool {
     url.host_str() != Some(NO_HOST) && !is_authority(service, url)
 }
 
+/// Whether a response's URL is that of another resource than was asked for, as after a redirect. A query that
+/// somebody added on the way makes it no other.
+pub(crate) fn is_other(asked: &Url, answered: &Url) -> bool {
+    let is_same = asked.host_str() == answered.host_str()
+        && asked.port_or_known_default() == answered.port_or_known_default()
+        && asked.path() == answered.path();
+    !is_same && answered.host_str() != Some(NO_HOST)
+}
+
 /// The names of the services that were called first, to borrow: most clients call few.
 #[derive(Debug, Default)]
 pub(crate) struct Services([OnceLock<Box<str>>; 8]);

@@ -176,7 +176,11 @@ fn is_throttle(profile: Profile, status: StatusCode, body: &Value) -> bool {
         Profile::GitHub => {
             let page = body["documentation_url"].as_str().unwrap_or_default();
             let names_limit = page.contains("secondary-rate-limit") || page.contains("abuse-rate-limit");
-            status.is_client_error() && (names_limit || has_github_phrase(body))
+            let is_graphql = || {
+                let errors = body["errors"].as_array();
+                errors.is_some_and(|errors| errors.iter().any(|error| is(&error["type"], &["RATE_LIMITED"])))
+            };
+            names_limit || is_graphql() || (status.is_client_error() && has_github_phrase(body))
         }
         Profile::Linear => any_error(&["RATELIMITED"]),
         Profile::MediaWiki => is(&body["error"]["code"], &["maxlag", "ratelimited"]),
@@ -188,9 +192,10 @@ fn is_throttle(profile: Profile, status: StatusCode, body: &Value) -> bool {
 }
 
 /// GitHub's secondary limit may come with no field of its own but its message, which has been the same for
-/// years. It only adds a limit where nothing else tells one, and no number is taken from it.
+/// years, in two wordings. It only adds a limit where nothing else tells one, and no number is taken from it.
 fn has_github_phrase(body: &Value) -> bool {
-    body["message"].as_str().is_some_and(|message| message.contains("secondary rate limit"))
+    const PHRASES: [&str; 2] = ["secondary rate limit", "abuse detection mechanism"];
+    body["message"].as_str().is_some_and(|message| PHRASES.iter().any(|phrase| message.contains(phrase)))
 }
 
 /// Whether an AWS error code, as `x-amzn-ErrorType` or `__type` writes it, is one of throttling.

@@ -9,7 +9,7 @@ use std::cell::OnceCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::date::{DAY, HOUR, SECOND, instant};
-use super::number::{Decimal, from_millis, go_duration, trim, unquote};
+use super::number::{Decimal, from_millis, trim, unquote, written_duration};
 
 /// An epoch in a reset field from here on (the year 2101) is rubbish, say a number of milliseconds.
 const END_OF_2100: i64 = 4_133_980_800 * SECOND;
@@ -86,7 +86,7 @@ impl<'h> Clock<'h> {
     pub(super) fn reset(&self, text: &[u8]) -> Option<Reset> {
         let text = unquote(trim(text));
         let Some(number) = Decimal::parse(text) else {
-            return go_duration(text).map(Reset::In).or_else(|| self.until_written(text).map(Reset::At));
+            return written_duration(text).map(Reset::In).or_else(|| self.until_written(text).map(Reset::At));
         };
         let then = match number.whole {
             0..1_000_000_000 => return Some(Reset::In(number.seconds())),

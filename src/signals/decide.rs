@@ -156,7 +156,9 @@ impl Facts<'_> {
     fn documented(&self) -> Option<Duration> {
         match self.profile {
             Profile::Airtable => Some(AIRTABLE),
-            Profile::GitHub if matches!(self.status.as_u16(), 403 | 429) => Some(GITHUB_SECONDARY),
+            Profile::GitHub if self.is_throttle || matches!(self.status.as_u16(), 403 | 429) => {
+                Some(GITHUB_SECONDARY)
+            }
             Profile::AmazonSpApi | Profile::HubSpot => self.floor,
             _ => None,
         }

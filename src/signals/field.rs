@@ -101,7 +101,7 @@ const COUNTED: [(&str, Role); 6] = [
 ];
 
 /// Roles whose name is the whole rest.
-const ALONE: [(&str, Role); 14] = [
+const ALONE: [(&str, Role); 15] = [
     ("resettime", Role::Reset),
     ("reset-time", Role::Reset),
     ("reset-timestamp", Role::Reset),
@@ -116,6 +116,7 @@ const ALONE: [(&str, Role); 14] = [
     ("resource", Role::Name),
     ("bucket", Role::Name),
     ("retry-after", Role::RetryAfter),
+    ("retry-after-seconds", Role::RetryAfter),
 ];
 
 /// The fields of a response that speak about limits, in their order, and what dates are counted from.

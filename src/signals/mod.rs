@@ -169,7 +169,9 @@ impl Signals {
         let said = self.said.get_or_insert_with(|| Box::new(Said::nothing()));
         said.told = said.told.max(told.wait);
         said.own.is_throttle |= told.is_throttle;
-        said.should_retry = said.should_retry.or(told.is_permanent.then_some(false));
+        if told.is_permanent {
+            said.should_retry = Some(false);
+        }
         said.budgets.extend(told.budgets);
         said.decide(self.profile, self.status);
         self

@@ -121,8 +121,13 @@ pub(super) fn go_duration(text: &[u8]) -> Option<Duration> {
     (!text.is_empty()).then(|| from_nanos_up(nanos))
 }
 
+/// Reads a length of time with its units, short as Go writes them or as words.
+pub(super) fn written_duration(text: &[u8]) -> Option<Duration> {
+    go_duration(text).or_else(|| spelled_duration(text))
+}
+
 /// Reads one number with its unit as a word, `30 seconds` or `2 min`.
-pub(super) fn spelled_duration(text: &[u8]) -> Option<Duration> {
+fn spelled_duration(text: &[u8]) -> Option<Duration> {
     const WORDS: [(&[&str], u128); 5] = [
         (&["ms", "msec", "millis", "millisecond", "milliseconds"], NANOS_PER_MS),
         (&["s", "sec", "secs", "second", "seconds"], NANOS_PER_S),

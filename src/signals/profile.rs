@@ -27,7 +27,8 @@ pub enum Profile {
     Basecamp,
     /// 418 is a ban until `Retry-After`.
     Binance,
-    /// `Retry-After` and an exhausted budget both hold; the secondary limit means 60 s at least.
+    /// `Retry-After` and an exhausted budget both hold; the secondary limit means 60 s at least. GraphQL refuses with
+    /// a 200, as its body tells.
     GitHub,
     /// `X-HubSpot-RateLimit-*`: an exhausted window is over after its whole length at the latest.
     HubSpot,
@@ -89,7 +90,7 @@ impl Profile {
     /// Whether the service may refuse with a 200, and say so in its body only.
     #[cfg(feature = "client")]
     pub(crate) fn refuses_with_success(self) -> bool {
-        matches!(self, Self::MediaWiki | Self::Shopify | Self::Slack)
+        matches!(self, Self::GitHub | Self::Linear | Self::MediaWiki | Self::Shopify | Self::Slack)
     }
 }
 

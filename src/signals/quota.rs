@@ -12,7 +12,7 @@ use super::Source;
 use super::budget::{Budget, Standing};
 use super::clock::{Clock, Reset};
 use super::field::{Family, Field, Fields, Quota, Role};
-use super::number::{Count, Decimal, go_duration, trim, unquote};
+use super::number::{Count, Decimal, trim, unquote, written_duration};
 
 /// Budgets that are read of one list; more than any service sends.
 const MOST: usize = 16;
@@ -132,6 +132,10 @@ impl<'h> Row<'h> {
     }
 
     fn budget(self) -> Option<Budget> {
+        // Whether more may be bought says nothing of what may be asked.
+        if self.family == Family::Anthropic && self.key == "unified-overage" {
+            return None;
+        }
         // Beside others a limit of nothing is how a service writes that there is none (Brave Search).
         if self.column.is_some() && self.limit == Some(0) {
             return None;
@@ -173,7 +177,7 @@ fn item(text: &[u8]) -> &[u8] {
 /// Seconds, or a length of time with its unit.
 fn length(value: &[u8]) -> Option<Duration> {
     let value = unquote(value);
-    Decimal::parse(value).map(Decimal::seconds).or_else(|| go_duration(value))
+    Decimal::parse(value).map(Decimal::seconds).or_else(|| written_duration(value))
 }
 
 fn standing(value: &[u8]) -> Option<Standing> {

@@ -11,7 +11,7 @@ use super::Source;
 use super::clock::Clock;
 use super::date::{is_weekday, time_span};
 use super::field::{Field, Fields};
-use super::number::{Decimal, go_duration, spelled_duration, trim, unquote};
+use super::number::{Decimal, go_duration, trim, unquote, written_duration};
 
 /// The explicit waits of one response, each the longest of its kind.
 #[derive(Clone, Copy, Default)]
@@ -82,8 +82,7 @@ fn seconds_or_date(text: &[u8], clock: &Clock<'_>) -> Option<Duration> {
     let text = unquote(text);
     Decimal::parse(text)
         .map(Decimal::seconds)
-        .or_else(|| go_duration(text))
-        .or_else(|| spelled_duration(text))
+        .or_else(|| written_duration(text))
         .or_else(|| clock.until_written(text))
 }
 
@@ -104,13 +103,7 @@ fn longest(value: &[u8], read: impl Fn(&[u8]) -> Option<Duration>) -> Option<Dur
     if let Some(whole) = read(value) {
         return Some(whole);
     }
-    // One comma between digits may be a decimal point, so it is neither.
-    let all_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
-    let mut parts = value.split(|byte| *byte == b',');
-    if let (Some(whole), Some(fraction), None) = (parts.next(), parts.next(), parts.next())
-        && all_digits(whole)
-        && all_digits(fraction)
-    {
+    if is_one_number(value) {
         return None;
     }
     let mut longest = None;
@@ -124,6 +117,14 @@ fn longest(value: &[u8], read: impl Fn(&[u8]) -> Option<Duration>) -> Option<Dur
         }
     }
     longest
+}
+
+/// Whether the commas may be those of one number: a decimal point, or groups of thousands.
+fn is_one_number(value: &[u8]) -> bool {
+    let groups = || value.split(|byte| *byte == b',');
+    let all_digits = groups().all(|group| !group.is_empty() && group.iter().all(u8::is_ascii_digit));
+    let is_grouped = || groups().skip(1).all(|group| group.len() == 3);
+    all_digits && (groups().count() == 2 || (groups().count() > 2 && is_grouped()))
 }
 
 fn warn_of_none(read: Option<Duration>, name: &'static str) {

@@ -302,6 +302,31 @@ async fn a_chain_that_waits_gives_back_what_it_took() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_chain_that_waits_for_its_last_looks_at_the_pauses_of_the_others_again() {
+    let store = Local::new();
+    let each = Limiter::new(Policy::new("each").limit("50/s burst 50").limit("40 at once"), &store).unwrap();
+    let all = Limiter::new(Policy::new("all").limit("1 at once"), &store).unwrap();
+    let busy = all.acquire("k").await.unwrap();
+    let start = Instant::now();
+    let calls = (0..20).map(|_| {
+        let (each, all) = (each.clone(), all.clone());
+        tokio::spawn(async move {
+            drop(both(&each, &all, secs(60)).await.unwrap());
+            start.elapsed()
+        })
+    });
+    let calls = calls.collect::<Vec<_>>();
+    tokio::time::sleep(ms(500)).await;
+    // All of them hold a permit for it.
+    each.pause("k", secs(30));
+    drop(busy);
+    for call in calls {
+        assert!(call.await.unwrap() >= ms(30_500));
+    }
+    assert_eq!(each.peek("k").await.limit("at-once").unwrap().remaining(), 40);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_chain_may_name_one_budget_twice() {
     let limiter = limiter(Policy::new("twice").limit("4/min burst 4").max_wait(Duration::ZERO));
     let chain = [(&limiter, Ask::new("k")), (&limiter, Ask::new("k"))];

@@ -42,8 +42,9 @@ impl Chain {
 
 impl Limiter {
     /// Permits of several limiters at once, or none: decided in one step where they share a store, and in
-    /// order where something has to wait. What was taken goes back when a later one refuses. Only the last
-    /// may hold calls for long: the others' charges stand while it does.
+    /// order where something has to wait. What was taken goes back when a later one refuses, and when a key is
+    /// paused while a later one holds the call, which then asks again. Only the last may hold calls for long: the
+    /// others' charges stand while it does, and those calls go as it lets them, not as the others' rates would.
     ///
     /// # Errors
     /// The refusal of the first that refuses.
@@ -67,14 +68,24 @@ impl Limiter {
             }
         }
         let begun = clock::now_us();
-        let mut taken = Taken(Vec::with_capacity(asks.len()));
-        for (limiter, ask) in asks {
-            // Their waits run at the same time: each has what those before it left.
-            let passed = Duration::from_micros(clock::now_us().saturating_sub(begun));
-            let left = limiter.core.current.load().max_wait_of(ask).saturating_sub(passed);
-            taken.0.push(limiter.acquire(ask.clone().max_wait(left)).await?);
+        loop {
+            let mut taken = Taken(Vec::with_capacity(asks.len()));
+            let mut pauses = SmallVec::<[u64; 4]>::new();
+            for (limiter, ask) in asks {
+                // Their waits run at the same time: each has what those before it left.
+                let passed = Duration::from_micros(clock::now_us().saturating_sub(begun));
+                let left = limiter.core.current.load().max_wait_of(ask).saturating_sub(passed);
+                taken.0.push(limiter.acquire(ask.clone().max_wait(left)).await?);
+                pauses.push(limiter.paused_until(ask.key));
+            }
+            // Before it goes a call looks at each pause again. One that was there before lets it go as a probe.
+            let is_later = |((limiter, ask), before): (&(&Limiter, Ask<'_>), &u64)| {
+                limiter.paused_until(ask.key) > *before
+            };
+            if !asks.iter().zip(&pauses).any(is_later) {
+                return Ok(taken.all());
+            }
         }
-        Ok(taken.all())
     }
 
     /// The answer in one step, where there can be one.

@@ -80,6 +80,16 @@ impl Limiter {
         });
     }
 
+    /// When the pause of a key ends, as far as it is known here; 0 where there is none.
+    pub(super) fn paused_until(&self, key: &str) -> u64 {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            return fleet.paused_until(key);
+        }
+        let plan = self.core.current.load();
+        plan.shared.store.paused_until(plan.part(self.margin, key, &[]))
+    }
+
     /// How long a row of 429s must have lasted.
     fn row_us(&self) -> u64 {
         #[cfg(feature = "redis")]

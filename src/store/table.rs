@@ -244,6 +244,14 @@ impl Table {
         });
     }
 
+    /// When a key's pause ends; 0 where there is none.
+    pub(crate) fn paused_until(&self, part: Part<'_>) -> u64 {
+        self.keys.read(&part, |entry, now| {
+            let pause = entry.and_then(|entry| entry.pause.as_ref()?.holds(now));
+            pause.unwrap_or(0)
+        })
+    }
+
     /// How a key stands.
     pub(crate) fn peek(&self, part: Part<'_>) -> Standing {
         self.keys.read(&part, |entry, now| match entry {

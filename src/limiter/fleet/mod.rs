@@ -366,6 +366,12 @@ impl Fleet {
         Peek { decision: Decision::standing(labels, paused_us, levels), waiting }
     }
 
+    /// When the pause of a key ends, as far as this process knows; 0 where there is none.
+    pub(super) fn paused_until(&self, key: &str) -> u64 {
+        let found = self.keys.lock().by_key.get(key).cloned();
+        found.and_then(|key| key.state.lock().paused(clock::now_us())).unwrap_or(0)
+    }
+
     /// Callers of this process that wait for a key.
     pub(super) fn waiting(&self, key: &str) -> usize {
         let found = self.keys.lock().by_key.get(key).cloned();

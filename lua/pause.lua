@@ -6,7 +6,8 @@
 --       2 channel of everyone
 --       3 budget of the key (us)
 --       4 what: 'pause', 'drain', 'throttled' (a drain that everyone is told of), 'resume' or 'answered'
---       5 pause: for how long from now (us); answered: how long ago the call was sent (us); else 0
+--       5 pause: for how long from now (us); throttled: the wait that the service asks for (us); answered: how long ago
+--         the call was sent (us); else 0
 --       6 pause: from one probe to the next (us; 2^53 - 1: none, an operator's pause); else 0
 --       7 session of who says so
 --       then for each limit its kind (first byte of its value) and numbers
@@ -37,7 +38,7 @@ local function tell_answer(letter)
 end
 
 -- States that were last booked before now are read as drained now; only one that was booked at this very instant
--- is written.
+-- is written, and a log of which the service refused a call.
 local function drain()
   pause.drained = max(pause.drained, now)
   local arg = 8
@@ -46,7 +47,9 @@ local function drain()
     local limit = { kind = kind, key = KEYS[k] }
     limit.rule, arg = kind.rule(ARGV, arg + 1)
     find(limit, redis.call('MGET', limit.key)[1], now)
-    if limit.state[kind.tail] == now then
+    if what == 'throttled' and kind.refused then
+      limit.state, limit.dirty = kind.refused(limit.rule, limit.state, now, us), true
+    elseif limit.state[kind.tail] == now then
       limit.state, limit.dirty = kind.drained(limit.rule, limit.state, now), true
     end
     if limit.dirty then save(limit, now, late_ms) end

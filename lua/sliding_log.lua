@@ -5,12 +5,12 @@
 -- frees whole nodes of the list. Twin of src/algorithm/sliding_log.rs; keep names and order alike.
 --
 -- Value: a list, oldest first. The newest element is the head: 'l', version, at (us), total (units), base (units
--- before the first), span (us); and what the last drain left of the limit: units, the instant at which their window
--- ended and how long that was (us). The others are at modulo 2^40 and total modulo 2^24, read as the last ones
+-- before the first), span (us); and what the last drain left of the limit: units, when it was, the instant at which
+-- their window ends and how long that is (us). The others are at modulo 2^40 and total modulo 2^24, read as the last ones
 -- before the head's; under a head 'L' they are whole.
 
 local function sliding_log()
-  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7I7I7I7', '>I5I3', '>I7I7'
+  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7I7I7I7I7', '>I5I3', '>I7I7'
   local TIMES, TOTALS = 1099511627776, 16777216
   -- Elements of one RPUSH: Lua's stack holds about eight thousand.
   local CHUNK = 4000
@@ -28,11 +28,11 @@ local function sliding_log()
 
   -- `ats` and `totals` are the newest entries, from `first` on; `old` elements of the list lie before them, of which
   -- `drop` are dropped and `popped` were taken back. `spread` units count as used evenly over a window of
-  -- `spread_us` that ended at `spread_at`, no later than any entry that was made after the drain.
+  -- `spread_us` that ends at `spread_at`, since a drain at `spread_since`.
   local function state_of(key, base)
     return {
       key = key, old = 0, drop = 0, popped = 0, base = base, ats = {}, totals = {}, first = 1, tail = 0,
-      rewrite = true, spread = 0, spread_at = 0, spread_us = 0,
+      rewrite = true, spread = 0, spread_since = 0, spread_at = 0, spread_us = 0,
     }
   end
 
@@ -41,10 +41,11 @@ local function sliding_log()
   end
 
   function log.decode(head, key)
-    local letter, version, at, total, base, span_us, spread, spread_at, spread_us = unpack_from(HEAD, head)
+    local letter, version, at, total, base, span_us, spread, since, spread_at, spread_us = unpack_from(HEAD, head)
     local state = state_of(key, base)
     state.version, state.by_span_us = version, span_us
-    state.tail, state.spread, state.spread_at, state.spread_us = max(at, spread_at), spread, spread_at, spread_us
+    state.tail, state.spread, state.spread_since = max(at, since), spread, since
+    state.spread_at, state.spread_us = spread_at, spread_us
     -- Or nothing was admitted, or all of it taken back.
     if at > 0 then
       state.old, state.ats, state.totals = redis.call('LLEN', key) - 1, { at }, { total }
@@ -198,7 +199,9 @@ local function sliding_log()
       for i = 1, #state.totals do state.totals[i] = state.totals[i] - state.base end
       state.base = 0
     end
-    if state.spread_at + rule.keep_us <= at then state.spread, state.spread_at, state.spread_us = 0, 0, 0 end
+    if state.spread_at + rule.keep_us <= at then
+      state.spread, state.spread_since, state.spread_at, state.spread_us = 0, 0, 0, 0
+    end
     push(state, at, cost)
   end
 
@@ -221,7 +224,7 @@ local function sliding_log()
         state.ats[state.first], state.totals[state.first] = entry(state, newest - 1)
         state.old, state.popped = state.old - 1, state.popped + 1
       end
-      state.tail = max(state.ats[#state.ats] or 0, state.spread_at)
+      state.tail = max(state.ats[#state.ats] or 0, state.spread_since)
     end
     return true
   end
@@ -242,11 +245,23 @@ local function sliding_log()
   end
 
   -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of what
-  -- an earlier drain left, and no less than that: a correction may have taken more than N.
+  -- an earlier drain left, and no less and no sooner than that: a correction may have taken more than N.
   function log.drained(rule, state, at)
     local left = less(rule.n, entered(rule, state, at))
     state.spread = max(left, spread_newer(state, state.spread_at + rule.span_us - at))
-    state.spread_at, state.spread_us, state.tail = at, rule.window_us, at
+    state.spread_since, state.spread_at, state.tail = at, max(state.spread_at, at), at
+    state.spread_us = rule.window_us
+    return state
+  end
+
+  -- The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before that,
+  -- and returns evenly over a window. Nor was the call served: one less returns with its entry.
+  function log.refused(rule, state, now, wait_us)
+    local left = less(rule.n, entered(rule, state, now))
+    local spread = spread_newer(state, state.spread_at + rule.span_us - now)
+    state.spread, state.spread_since = max(left, min(spread + 1, rule.n)), now
+    state.spread_at, state.spread_us = max(state.spread_at, now + wait_us), rule.window_us
+    state.tail = max(state.tail, now)
     return state
   end
 
@@ -256,7 +271,7 @@ local function sliding_log()
   end
 
   function log.fresh_at(rule, state)
-    return state.tail + rule.keep_us
+    return max(state.tail, state.spread_at) + rule.keep_us
   end
 
   function log.used(rule, state, now)
@@ -291,7 +306,7 @@ local function sliding_log()
     local newest = #ats
     values[#values + 1] = pack(
       HEAD, state.wide and 76 or 108, version, ats[newest] or 0, totals[newest] or state.base, state.base,
-      rule.span_us, state.spread, state.spread_at, state.spread_us
+      rule.span_us, state.spread, state.spread_since, state.spread_at, state.spread_us
     )
     local from = 1
     if rewrite then

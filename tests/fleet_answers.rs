@@ -112,6 +112,47 @@ async fn after_a_soft_429_nobody_goes_until_a_drained_bucket_has_a_unit() {
     assert!(between(500, 2_000) >= 15, "{} went on", between(500, 2_000));
 }
 
+#[tokio::test]
+async fn after_a_soft_429_what_was_booked_of_a_log_lapses() {
+    let server = RedisProcess::start();
+    let limit = Limit::sliding_log(Rate::per_second(400)).jitter_margin(ms(20));
+    let workers = two_workers(&server, limit).await;
+    sleep(ms(1_100)).await;
+    let throttled = || workers[0].observe("k", &answer(StatusCode::TOO_MANY_REQUESTS));
+    let start = Instant::now();
+    for _ in 0..100 {
+        drop(workers[0].acquire("k").await.expect("it goes"));
+    }
+    // The service has no more than these: the other three hundred may be there a second later.
+    throttled();
+    sleep(ms(50)).await;
+    let went = Arc::new(Mutex::new(Vec::new()));
+    let callers = (0..300).map(|i| {
+        let (limiter, went) = (workers[i % 2].clone(), went.clone());
+        tokio::spawn(async move {
+            drop(limiter.acquire("k").await.expect("it goes"));
+            went.lock().push(Instant::now());
+        })
+    });
+    let callers = callers.collect::<Vec<_>>();
+    let count = || went.lock().len();
+    sleep_until(start + ms(900)).await;
+    assert_eq!(count(), 0, "until the hundred are over");
+    while count() < 110 {
+        assert!(start.elapsed() < ms(3_000), "{} went", count());
+        sleep(ms(1)).await;
+    }
+    workers[0].observe("k", &well());
+    throttled();
+    let told = Instant::now();
+    sleep(ms(600)).await;
+    let late = went.lock().iter().filter(|at| **at > told + ms(30)).count();
+    assert!(late <= 3, "{late} of {} went by slots from before", count());
+    for caller in callers {
+        caller.await.expect("no caller panics");
+    }
+}
+
 /// Trips that decide: only they read several keys at once.
 fn trips(server: &RedisProcess) -> u64 {
     server.calls("mget")

@@ -311,6 +311,18 @@ impl Rule {
         }
     }
 
+    /// The service refused a call at `now` and asks for `wait_us`, at most a second: nothing stays saved up. A log
+    /// knows besides what is used of it, and takes the rest for what is not there until then.
+    pub(crate) fn refused(&self, state: &mut State, now: u64, wait_us: u64) {
+        match (self, &*state) {
+            (Rule::SlidingLog(rule), State::SlidingLog(log)) => {
+                *state = State::SlidingLog(Box::new(rule.refused(log, now, wait_us)));
+            }
+            _ if state.tail() <= now && !self.is_seats() => *state = self.drained(state, now),
+            _ => {}
+        }
+    }
+
     /// A budget that is used up at `at`.
     pub(crate) fn full(&self, at: u64) -> State {
         match self {

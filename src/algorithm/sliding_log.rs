@@ -39,11 +39,13 @@ struct Entry {
     total: u64,
 }
 
-/// Units that count as used evenly over a window, no later than any entry that was made after the drain.
+/// Units that count as used evenly over a window, since a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Spread {
     units: u64,
-    /// When the window ended, with the last of them, and how long it was.
+    /// When the drain was.
+    since: u64,
+    /// When the window ends, with the last of them, and how long it is.
     at: u64,
     window_us: u64,
 }
@@ -72,7 +74,12 @@ impl Spread {
 
 impl State {
     pub(crate) fn tail(&self) -> u64 {
-        self.entries.back().map_or(0, |entry| entry.at).max(self.spread.at)
+        self.entries.back().map_or(0, |entry| entry.at).max(self.spread.since)
+    }
+
+    /// The last instant at which something is used.
+    fn end(&self) -> u64 {
+        self.tail().max(self.spread.at)
     }
 
     fn total(&self) -> u64 {
@@ -84,12 +91,12 @@ impl State {
         if index == 0 { self.base } else { self.entries[index - 1].total }
     }
 
-    /// Instants and units, oldest first; and units, end and window of what was drained.
+    /// Instants and units, oldest first; and of what was drained the units, since when, the window's end and its length.
     #[cfg(all(test, feature = "redis"))]
-    pub(crate) fn entries(&self) -> (Vec<(u64, u64)>, [u64; 3]) {
+    pub(crate) fn entries(&self) -> (Vec<(u64, u64)>, [u64; 4]) {
         let units = |i| self.entries[i].total - self.total_before(i);
         let entries = (0..self.entries.len()).map(|i| (self.entries[i].at, units(i))).collect();
-        (entries, [self.spread.units, self.spread.at, self.spread.window_us])
+        (entries, [self.spread.units, self.spread.since, self.spread.at, self.spread.window_us])
     }
 
     /// Counts from zero again, once in the life of a busy log, so that totals stay exact.
@@ -198,10 +205,20 @@ impl SlidingLog {
     }
 
     /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of
-    /// what an earlier drain left, and no less than that: a correction may have taken more than N.
+    /// what an earlier drain left, and no less and no sooner than that: a correction may have taken more than N.
     pub(crate) fn drained(&self, state: &State, at: u64) -> State {
         let units = self.n.saturating_sub(self.entered(state, at)).max(self.spread(state, at));
-        State { spread: Spread { units, at, window_us: self.window_us }, ..state.clone() }
+        let end = state.spread.at.max(at);
+        State { spread: Spread { units, since: at, at: end, window_us: self.window_us }, ..state.clone() }
+    }
+
+    /// The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before
+    /// that, and returns evenly over a window. Nor was the call served: one less returns with its entry.
+    pub(crate) fn refused(&self, state: &State, now: u64, wait_us: u64) -> State {
+        let left = self.n.saturating_sub(self.entered(state, now));
+        let units = left.max((self.spread(state, now) + 1).min(self.n));
+        let at = state.spread.at.max(now + wait_us);
+        State { spread: Spread { units, since: now, at, window_us: self.window_us }, ..state.clone() }
     }
 
     /// N units evenly over the window that ends at `at`.
@@ -210,7 +227,7 @@ impl SlidingLog {
     }
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
-        state.tail() <= now && self.used(state, now) == 0 && state.tail() + self.keep_us() <= now
+        state.tail() <= now && self.used(state, now) == 0 && state.end() + self.keep_us() <= now
     }
 
     pub(crate) fn used(&self, state: &State, now: u64) -> u64 {
@@ -234,7 +251,7 @@ impl SlidingLog {
 
     pub(crate) fn level(&self, state: &State, now: u64) -> Level {
         let used = self.used(state, now);
-        let reset_us = if used == 0 { 0 } else { (state.tail() + self.span_us()).saturating_sub(now) };
+        let reset_us = if used == 0 { 0 } else { (state.end() + self.span_us()).saturating_sub(now) };
         Level { most: self.n, remaining: self.n.saturating_sub(used), reset_us, wait_us: 0 }
     }
 }

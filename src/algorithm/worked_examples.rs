@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{Joint, Mark, Rule, State, Used, joint_earliest};
 use crate::limit::{Limit, Margin, Rate};
-use Step::{Ask, Book, Drain, Numbers, Settle, TakeBack};
+use Step::{Ask, Book, Drain, Numbers, Refused, Settle, TakeBack};
 use Told::{Granted, Left, Until};
 
 /// Where the stories begin: milliseconds count from here.
@@ -33,6 +33,8 @@ pub(crate) enum Step {
     Settle(u64),
     /// The service says that the budget is used up.
     Drain,
+    /// The service refuses a call, which may come again after so many milliseconds.
+    Refused(u64),
     /// New numbers, or another algorithm, under the same name.
     Numbers(Limit),
 }
@@ -97,10 +99,13 @@ impl Story {
     }
 
     fn step(&mut self, now: u64, step: &Step) -> Told {
-        if let Drain = step {
+        if let Drain | Refused(_) = step {
             self.drained = now;
         }
         for (rule, state) in self.rules.iter().zip(&mut self.states) {
+            if let Refused(wait_ms) = step {
+                rule.refused(state, now, wait_ms * 1_000);
+            }
             rule.read(state, now, self.drained);
         }
         let ms = |at: u64| (at as f64 - START as f64) / 1_000.0;
@@ -129,7 +134,7 @@ impl Story {
                 self.last.cost = *used;
                 Left(self.left(now))
             }
-            Drain => Left(self.left(now)),
+            Drain | Refused(_) => Left(self.left(now)),
             Numbers(limit) => {
                 let new = rule(limit);
                 self.states[0] = new.adopt(&self.rules[0], self.states[0].clone(), now);
@@ -178,6 +183,7 @@ const TABLES: &[fn()] = &[
     alone::a_sliding_log_remembers_each_call,
     alone::a_sliding_log_keeps_its_calls_through_a_drain_and_is_drained_anew,
     alone::a_sliding_log_drained_twice_gives_nothing_back_after_a_correction_above_it,
+    alone::a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call_may_come_again,
     alone::a_sliding_log_lasts_longer_by_its_margin,
     new_numbers::a_larger_burst_is_what_it_was_and_the_difference,
     new_numbers::a_slower_rate_takes_the_units_over_and_repays_them_in_its_own_time,

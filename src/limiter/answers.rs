@@ -52,8 +52,8 @@ pub(crate) enum Verdict {
     Nothing,
     /// A call that was sent at this instant did well: a pause that it probed is over, and so is any row.
     Well { sent: u64 },
-    /// A soft 429: nothing stays saved up.
-    Drain,
+    /// A soft 429, with the wait that it asks for: nothing stays saved up.
+    Drain { wait_us: u64 },
     /// A hard 429: the key is held until this instant.
     Pause { until: u64 },
 }
@@ -132,7 +132,7 @@ impl Answers {
             let hard = again || wait.is_some_and(|wait| wait > SOFT_WAIT);
             throttled.again(received);
             if !hard {
-                return Verdict::Drain;
+                return Verdict::Drain { wait_us: wait.map_or(0, micros) };
             }
             if !of_this_episode {
                 throttled.episodes += 1;

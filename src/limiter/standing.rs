@@ -65,7 +65,7 @@ impl Limiter {
             let what = match verdict {
                 Verdict::Nothing => return,
                 Verdict::Well { sent } => What::Answered { sent_ago_us: now.saturating_sub(sent) },
-                Verdict::Drain => What::Throttled,
+                Verdict::Drain { wait_us } => What::Throttled { wait_us },
                 Verdict::Pause { until } => {
                     What::Pause { for_us: until.saturating_sub(now), probe_every_us: MAX_PAUSE_US }
                 }
@@ -75,7 +75,7 @@ impl Limiter {
         self.change(key, |store, part| match verdict {
             Verdict::Nothing => {}
             Verdict::Well { sent } => store.resume(part, Some(sent)),
-            Verdict::Drain => store.drain(part),
+            Verdict::Drain { wait_us } => store.refused(part, wait_us),
             Verdict::Pause { until } => store.pause(part, PauseAsk { until, probe_every: MAX_PAUSE_US }),
         });
     }

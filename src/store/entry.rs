@@ -195,6 +195,13 @@ impl Entry {
         }
     }
 
+    /// A call was refused at `now`, to come again after `wait_us`.
+    pub(super) fn refused(&mut self, part: &Part<'_>, now: u64, wait_us: u64) {
+        for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
+            rule.refused(state, now, wait_us);
+        }
+    }
+
     pub(super) fn levels(&self, part: &Part<'_>, now: u64) -> SmallVec<[Level; 3]> {
         let rules = part.rules.of(part.margin);
         rules.iter().zip(&self.states).map(|(rule, state)| rule.level(state, now)).collect()

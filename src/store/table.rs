@@ -224,11 +224,9 @@ impl Table {
         });
     }
 
-    /// Empties a key's budgets as of now.
-    pub(crate) fn drain(&self, part: Part<'_>) {
-        self.keys.with_entry(&part, |entry, now| {
-            entry.drain(&part, now);
-        });
+    /// The service refused a call, and asks for a wait of at most a second: nothing stays saved up.
+    pub(crate) fn refused(&self, part: Part<'_>, wait_us: u64) {
+        self.keys.with_entry(&part, |entry, now| entry.refused(&part, now, wait_us));
     }
 
     /// Ends a pause; for a call that was `answered` well, sent at that instant, only if it is the pause's probe.

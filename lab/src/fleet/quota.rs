@@ -51,16 +51,17 @@ pub(crate) struct Quota {
     level_at: u64,
     /// When the window opened, and what went since.
     window: Option<(u64, u64)>,
-    /// When each of the last second went.
+    /// When each of the last second went; and of those that are missing besides, at which instant each counts.
     log: VecDeque<u64>,
+    missing: VecDeque<u64>,
 }
 
 impl Quota {
     /// Unused. The burst is a bucket's.
     pub(crate) fn new(kind: Kind, per_second: u64, burst: u64) -> Self {
         let level = (burst * SECOND_US) as i64;
-        let (window_us, log) = (SECOND_US, VecDeque::new());
-        Self { kind, per_second, burst, window_us, level, level_at: 0, window: None, log }
+        let (window_us, log, missing) = (SECOND_US, VecDeque::new(), VecDeque::new());
+        Self { kind, per_second, burst, window_us, level, level_at: 0, window: None, log, missing }
     }
 
     /// With windows that are longer by a margin.
@@ -70,6 +71,16 @@ impl Quota {
 
     /// What is left counts as used now: of a log evenly over the last window.
     pub(crate) fn drain(&mut self, now: u64) {
+        self.empty(now, now, 0);
+    }
+
+    /// The same for a request that was refused, to come again after a wait. Of a log what is left is missing until then,
+    /// and so is what was refused.
+    pub(crate) fn refused(&mut self, now: u64, wait_us: u64) {
+        self.empty(now, now + wait_us, 1);
+    }
+
+    fn empty(&mut self, now: u64, until: u64, refused: u64) {
         self.has(now);
         match self.kind {
             Kind::TokenBucket => self.level = self.level.min(0),
@@ -79,8 +90,9 @@ impl Quota {
             }
             Kind::SlidingLog => {
                 let left = self.per_second.saturating_sub(self.log.len() as u64);
-                self.log.extend((1..=left).map(|i| now.saturating_sub(self.window_us * (left - i) / left)));
-                self.log.make_contiguous().sort_unstable();
+                let missing = (self.missing.len() as u64 + refused).clamp(left, self.per_second);
+                let counts = |i| until.saturating_sub(self.window_us * (missing - i) / missing);
+                self.missing = (1..=missing).map(counts).collect();
             }
         }
     }
@@ -124,10 +136,12 @@ impl Quota {
                 self.window.is_none_or(|(_, used)| used < self.per_second)
             }
             Kind::SlidingLog => {
-                while self.log.front().is_some_and(|first| first + self.window_us <= now) {
-                    self.log.pop_front();
+                for counted in [&mut self.log, &mut self.missing] {
+                    while counted.front().is_some_and(|first| first + self.window_us <= now) {
+                        counted.pop_front();
+                    }
                 }
-                (self.log.len() as u64) < self.per_second
+                ((self.log.len() + self.missing.len()) as u64) < self.per_second
             }
         }
     }
@@ -172,6 +186,19 @@ mod tests {
             [true, true, false, true, false]
         );
         assert!(quota.admit(1_300_000));
+    }
+
+    #[test]
+    fn a_log_that_was_refused_lacks_what_it_had_left_until_the_wait_is_over() {
+        let mut quota = Quota::new(Kind::SlidingLog, 4, 0);
+        assert_eq!(admitted(&mut quota, 0, 3), 3);
+        quota.refused(100_000, 1_000_000);
+        assert_eq!(admitted(&mut quota, 999_999, 1), 0);
+        // Three are there again, of which one was refused; two are missing, and return evenly.
+        quota.refused(999_999, 1_000_000);
+        assert_eq!(admitted(&mut quota, 1_000_000, 9), 2);
+        assert_eq!(admitted(&mut quota, 2_000_000, 9), 2);
+        assert_eq!(admitted(&mut quota, 2_499_999, 1), 1);
     }
 
     #[test]

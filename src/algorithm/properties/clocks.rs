@@ -86,14 +86,19 @@ proptest! {
                 if rng.u8(0..4) == 0 {
                     let (rule, before) = (&subject.rule, &subject.state);
                     let at = now.max(before.tail());
-                    let drained = rule.drained(before, at);
+                    let (mut drained, wait_us) = (before.clone(), rng.u64(0..=AHEAD_US));
+                    match rng.bool() {
+                        true => drained = rule.drained(before, at),
+                        false => rule.refused(&mut drained, at, wait_us),
+                    }
                     prop_assert_eq!(drained.tail(), at);
                     prop_assert!(rule.earliest(&drained, at, 1) > at, "{:?} {:?}", rule, &drained);
                     let later = at + some_step(&mut rng, subject.period_us);
                     let cost = some_cost(&mut rng, rule.most());
                     let (was, is) = (rule.earliest(before, later, cost), rule.earliest(&drained, later, cost));
                     prop_assert!(is >= was, "{:?}: {} before {}: {:?} of {:?}", rule, is, was, &drained, before);
-                    prop_assert!(is <= later + longest_wait_us(rule), "{:?} {:?}", rule, &drained);
+                    let longest_us = longest_wait_us(rule) + AHEAD_US;
+                    prop_assert!(is <= later + longest_us, "{:?} {:?}", rule, &drained);
                     subject.state = drained;
                 }
                 let cost = some_cost(&mut rng, subject.rule.most());

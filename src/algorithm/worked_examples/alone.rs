@@ -338,6 +338,27 @@ pub(super) fn a_sliding_log_drained_twice_gives_nothing_back_after_a_correction_
 }
 
 #[test]
+pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call_may_come_again() {
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(4), Granted(6)),
+            // Of ten only these four were there; the other six return evenly from 1100 on.
+            (100.0, Refused(1_000), Left(0)),
+            (100.0, Ask(1), Until(1000.0, 0)),
+            (1000.0, Ask(4), Granted(0)),
+            (1000.0, Ask(1), Until(1266.667, 0)),
+            // Of these four one was refused, so it was three: now seven return.
+            (1100.0, Refused(1_000), Left(0)),
+            (1267.0, Ask(1), Until(2000.0, 0)),
+            (2000.0, Ask(3), Granted(0)),
+            (2242.0, Ask(1), Until(2242.858, 0)),
+            (2300.0, Ask(1), Granted(0)),
+        ],
+    );
+}
+
+#[test]
 pub(super) fn a_sliding_log_lasts_longer_by_its_margin() {
     play(
         &[Limit::sliding_log(ten_a_second()).jitter_margin(ms(100))],

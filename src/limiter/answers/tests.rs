@@ -47,12 +47,17 @@ impl Story {
     }
 }
 
+/// A soft one that asks for so long a wait.
+fn drain(seconds: u64) -> Verdict {
+    Verdict::Drain { wait_us: seconds * 1_000_000 }
+}
+
 #[test]
 fn a_lone_429_is_soft() {
     let story = Story::new();
-    assert_eq!(story.answer(429, None, 0, 10), Verdict::Drain);
-    assert_eq!(story.answer(429, Some("1"), 5, 11), Verdict::Drain, "sent before the first was known");
-    assert_eq!(story.answer(429, Some("1"), 10, 12), Verdict::Drain, "sent at that instant");
+    assert_eq!(story.answer(429, None, 0, 10), drain(0));
+    assert_eq!(story.answer(429, Some("1"), 5, 11), drain(1), "sent before the first was known");
+    assert_eq!(story.answer(429, Some("1"), 10, 12), drain(1), "sent at that instant");
 }
 
 #[test]
@@ -64,7 +69,7 @@ fn one_that_asks_for_more_than_a_second_is_hard() {
 #[test]
 fn one_sent_after_the_last_was_known_is_hard() {
     let story = Story::new();
-    assert_eq!(story.answer(429, None, 0, 10), Verdict::Drain);
+    assert_eq!(story.answer(429, None, 0, 10), drain(0));
     assert_eq!(story.answer(429, Some("1"), 11, 20), story.pause(1_020));
     assert_eq!(story.answer(429, None, 21, 30), story.pause(30 + 1_000), "the second episode");
 }
@@ -76,7 +81,7 @@ fn sends_that_began_before_a_pause_belong_to_its_episode() {
     assert_eq!(story.answer(429, None, 11, 20), story.pause(520));
     for received in 21..30 {
         let verdict = story.answer(429, None, 12, received);
-        assert_eq!(verdict, Verdict::Drain, "sent before the newest was known, so soft");
+        assert_eq!(verdict, drain(0), "sent before the newest was known, so soft");
     }
     assert_eq!(story.answer(429, Some("3"), 15, 31), story.pause(3_031));
     assert_eq!(story.answer(429, None, 600, 610), story.pause(1_610), "doubled once, not ten times");
@@ -101,7 +106,7 @@ fn a_success_sent_later_forgets_all() {
     let sent = story.us(21);
     assert_eq!(story.answer(200, None, 21, 30), Verdict::Well { sent });
     assert_eq!(story.answer(200, None, 31, 40), Verdict::Nothing);
-    assert_eq!(story.answer(429, None, 41, 50), Verdict::Drain);
+    assert_eq!(story.answer(429, None, 41, 50), drain(0));
     assert_eq!(story.answer(429, None, 51, 60), story.pause(560));
 }
 
@@ -111,7 +116,7 @@ fn a_success_sent_before_ends_the_row_and_forgets_nothing() {
     story.answer(429, None, 0, 10);
     assert_eq!(story.answer(429, None, 11, 20), story.pause(520));
     assert_eq!(story.answer(200, None, 5, 21), Verdict::Nothing);
-    assert_eq!(story.answer(429, None, 600, 610), Verdict::Drain, "the answer before it was no 429");
+    assert_eq!(story.answer(429, None, 600, 610), drain(0), "the answer before it was no 429");
     assert_eq!(story.answer(429, None, 611, 620), story.pause(1_620), "still the second episode");
 }
 
@@ -120,16 +125,16 @@ fn a_fault_ends_the_row_too() {
     let story = Story::new();
     story.answer(429, None, 0, 10);
     assert_eq!(story.answer(500, None, 11, 20), Verdict::Nothing);
-    assert_eq!(story.answer(429, None, 21, 30), Verdict::Drain);
+    assert_eq!(story.answer(429, None, 21, 30), drain(0));
 }
 
 #[cfg(feature = "redis")]
 #[test]
 fn in_a_fleet_a_row_must_have_lasted() {
     let story = Story::of_a_fleet();
-    assert_eq!(story.answer(429, Some("1"), 0, 10), Verdict::Drain);
-    assert_eq!(story.answer(429, Some("1"), 50, 60), Verdict::Drain, "news of a success may be on its way");
-    assert_eq!(story.answer(429, Some("1"), 109, 115), Verdict::Drain, "not quite a tenth of a second");
+    assert_eq!(story.answer(429, Some("1"), 0, 10), drain(1));
+    assert_eq!(story.answer(429, Some("1"), 50, 60), drain(1), "news of a success may be on its way");
+    assert_eq!(story.answer(429, Some("1"), 109, 115), drain(1), "not quite a tenth of a second");
     assert_eq!(story.answer(429, Some("1"), 116, 120), story.pause(1_120));
     assert_eq!(story.answer(429, Some("1"), 1_121, 1_125), story.pause(2_125), "the row goes on");
     assert_eq!(story.answer(429, Some("2"), 0, 2_000), story.pause(4_000), "a long wait is hard at once");
@@ -152,7 +157,7 @@ fn in_a_fleet_news_of_a_success_may_be_older_than_it_looks() {
     story.answer(429, None, 0, 10);
     assert_eq!(story.answer(429, None, 110, 120), story.pause(620));
     story.answers.well_elsewhere("k", story.us(220));
-    assert_eq!(story.answer(429, None, 700, 710), Verdict::Drain, "it ends the row");
+    assert_eq!(story.answer(429, None, 700, 710), drain(0), "it ends the row");
     assert_eq!(story.answer(429, None, 810, 820), story.pause(1_820), "still the second episode");
     story.answers.well_elsewhere("k", story.us(921));
     assert!(story.answers.keys.lock().is_empty());
@@ -163,7 +168,7 @@ fn in_a_fleet_news_of_a_success_may_be_older_than_it_looks() {
 fn in_a_fleet_a_429_of_another_worker_begins_the_row() {
     let story = Story::of_a_fleet();
     story.answers.throttled_elsewhere("k", story.us(10));
-    assert_eq!(story.answer(429, None, 5, 12), Verdict::Drain, "sent before that was known");
+    assert_eq!(story.answer(429, None, 5, 12), drain(0), "sent before that was known");
     assert_eq!(story.answer(429, None, 110, 120), story.pause(620));
 }
 
@@ -171,12 +176,12 @@ fn in_a_fleet_a_429_of_another_worker_begins_the_row() {
 #[test]
 fn in_a_fleet_a_success_of_another_worker_ends_the_row() {
     let story = Story::of_a_fleet();
-    assert_eq!(story.answer(429, None, 0, 10), Verdict::Drain);
+    assert_eq!(story.answer(429, None, 0, 10), drain(0));
     story.answers.well_elsewhere("k", story.us(60));
-    assert_eq!(story.answer(429, None, 120, 130), Verdict::Drain);
+    assert_eq!(story.answer(429, None, 120, 130), drain(0));
     assert_eq!(story.answer(429, None, 230, 240), story.pause(740), "all refused for a tenth of a second");
     story.answers.well_elsewhere("k", story.us(235));
-    assert_eq!(story.answer(429, None, 800, 810), Verdict::Drain);
+    assert_eq!(story.answer(429, None, 800, 810), drain(0));
     assert_eq!(
         story.answer(429, None, 911, 920),
         story.pause(1_920),
@@ -204,7 +209,7 @@ fn of_eight(seed: u64, gap: u64, answer: impl Fn(u64) -> (u16, u64)) -> Option<u
         let others = workers.iter().enumerate().filter(|(i, _)| *i != own).map(|(_, other)| other);
         match workers[own].answer(status, Some("1"), sent, received) {
             Verdict::Pause { .. } => return Some(sent),
-            Verdict::Drain => {
+            Verdict::Drain { .. } => {
                 others.for_each(|other| other.answers.throttled_elsewhere("k", other.us(received + 1)));
             }
             Verdict::Well { .. } => {
@@ -263,6 +268,6 @@ fn in_a_fleet_a_row_that_another_worker_has_ended_is_no_news() {
     story.answers.throttled_elsewhere("k", story.us(10));
     story.answers.well_elsewhere("k", story.us(15));
     assert_eq!(story.answer(200, None, 200, 210), Verdict::Nothing, "or each of a fleet would say it");
-    assert_eq!(story.answer(429, None, 220, 230), Verdict::Drain);
+    assert_eq!(story.answer(429, None, 220, 230), drain(0));
     assert_eq!(story.answer(200, None, 240, 250), Verdict::Well { sent: story.us(240) });
 }

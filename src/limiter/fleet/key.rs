@@ -118,8 +118,7 @@ impl State {
         self.lines.iter().for_each(|line| line.turn.notify_one());
     }
 
-    /// A call was answered with a soft 429, here or elsewhere: what is booked lapses until buckets that were
-    /// drained give a unit.
+    /// A call was answered with a soft 429, here or elsewhere: what it leaves nothing of lapses.
     pub(super) fn throttled(&mut self, now: u64) {
         self.throttled = self.throttled.max(Some(now));
         let mut left = std::mem::take(&mut self.left);
@@ -128,7 +127,7 @@ impl State {
         for i in 0..self.lines.len() {
             let line = &self.lines[i];
             if let Some(until) = self.drained_until(&line.plan, line.margin, line.limits) {
-                self.lines[i].drained(until);
+                self.lines[i].drained(now, until);
             }
         }
     }
@@ -139,10 +138,9 @@ impl State {
         Some(throttled.saturating_add(line::empty_us(plan, margin, limits)?))
     }
 
-    /// Whether a slot comes too soon after a soft 429.
+    /// Whether the last soft 429 leaves nothing of a slot.
     pub(super) fn lapses(&self, slot: &Slot) -> bool {
-        let drained_until = self.drained_until(&slot.plan, slot.margin, super::touched(&slot.costs));
-        drained_until.is_some_and(|until| slot.due < until)
+        self.throttled.is_some_and(|throttled| slot.lapses(throttled))
     }
 
     /// Whether Redis alone can say whether a call may go now: all that is known here, it knows too.

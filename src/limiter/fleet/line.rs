@@ -21,6 +21,9 @@ use crate::limiter::{Plan, Refused};
 /// Callers of one trip, at most.
 pub(super) const BATCH: usize = 64;
 
+/// Within that Redis has heard of a soft 429 that was heard of here.
+const TOLD_US: u64 = 10_000;
+
 /// What a caller is told.
 pub(super) enum Told {
     /// It may go: the slot has come.
@@ -65,6 +68,17 @@ impl Slot {
             .zip(&self.costs)
             .any(|(rule, cost)| rule.is_seats() && *cost > 0)
     }
+
+    /// Whether a soft 429 at that instant leaves nothing of it: it comes before the buckets that were drained then
+    /// give a unit, or it was booked before of a log, which may have taken for left what the service does not have.
+    pub(super) fn lapses(&self, throttled: u64) -> bool {
+        let limits = super::touched(&self.costs);
+        let booked = self.due.saturating_sub(self.at - self.now);
+        let is_of_log =
+            || touched(&self.plan, self.margin, limits).any(|rule| matches!(rule, Rule::SlidingLog(_)));
+        empty_us(&self.plan, self.margin, limits)
+            .is_some_and(|empty_us| self.due < throttled + empty_us || (booked <= throttled && is_of_log()))
+    }
 }
 
 pub(super) struct Caller {
@@ -90,10 +104,11 @@ pub(super) struct Line {
     unclaimed: Vec<(u64, u64, Slot)>,
     /// Nothing is asked before: the next caller's instant lies far ahead, or the key is paused.
     pub(super) quiet_until: u64,
-    /// Slots before lapse, and nothing is asked: a bucket was drained, and has nothing until then.
-    drained_until: u64,
-    /// Its task has not heard yet that a bucket was drained.
+    /// When a call was last answered with a soft 429, and whether its task has not heard of it yet.
+    throttled: u64,
     unheard: bool,
+    /// Until then nothing is asked, for there is nothing.
+    drained_until: u64,
     /// The first unbooked caller waits for a seat, and until then looks for none unless it is told of some.
     pub(super) seatless: bool,
     pub(super) look_at: u64,
@@ -122,8 +137,9 @@ impl Line {
             slots: VecDeque::new(),
             unclaimed: Vec::new(),
             quiet_until: 0,
-            drained_until,
+            throttled: 0,
             unheard: false,
+            drained_until,
             seatless: false,
             look_at: 0,
             lacks: None,
@@ -147,16 +163,21 @@ impl Line {
         touched(&self.plan, self.margin, self.limits).any(|rule| rule.hold_us().is_some())
     }
 
-    /// A soft 429 came: a bucket has nothing until then.
-    pub(super) fn drained(&mut self, until: u64) {
-        (self.drained_until, self.unheard) = (until, true);
+    /// A soft 429 came, and nothing is to be had until then.
+    pub(super) fn drained(&mut self, throttled: u64, until: u64) {
+        (self.throttled, self.drained_until, self.unheard) = (throttled, until, true);
         self.turn.notify_one();
     }
 
     /// The slots that a soft 429 leaves nothing of, and whether there is any news of one.
     pub(super) fn lapse(&mut self) -> (Vec<Slot>, bool) {
-        let lapsed = self.slots.partition_point(|slot| slot.due < self.drained_until);
-        let lapsed = self.slots.drain(..lapsed).collect::<Vec<_>>();
+        let mut lapsed = Vec::new();
+        if self.slots.iter().any(|slot| slot.lapses(self.throttled)) {
+            let slots = std::mem::take(&mut self.slots);
+            for slot in slots {
+                if slot.lapses(self.throttled) { lapsed.push(slot) } else { self.slots.push_back(slot) }
+            }
+        }
         for slot in &lapsed {
             if let Some(owner) = self.callers.get_mut(&slot.owner) {
                 owner.booked = false;
@@ -285,15 +306,20 @@ impl Line {
     }
 }
 
-/// How long after a soft 429 no call goes under these limits: Redis drains no state that is booked ahead, so each
-/// process waits until every bucket, drained then, gives a unit. Not in a leaky bucket's queue, which is charged.
+/// How long after a soft 429 no call goes under these limits: Redis drains no bucket that is booked ahead, so each
+/// process waits until every bucket, drained then, gives a unit, and until Redis knows what a log has not. Not in a
+/// leaky bucket's queue, which is charged.
 pub(super) fn empty_us(plan: &Plan, margin: Margin, limits: u32) -> Option<u64> {
     let rules = || touched(plan, margin, limits);
     if plan.policy.is_observe_only() || rules().any(|rule| rule.hold_us().is_some()) {
         return None;
     }
-    let buckets = rules().filter(|rule| matches!(rule, Rule::Gcra(_)));
-    buckets.map(|rule| rule.earliest(&rule.full(0), 0, 1)).max()
+    let empty = rules().filter_map(|rule| match rule {
+        Rule::Gcra(_) => Some(rule.earliest(&rule.full(0), 0, 1)),
+        Rule::SlidingLog(_) => Some(TOLD_US),
+        _ => None,
+    });
+    empty.max()
 }
 
 fn touched(plan: &Plan, margin: Margin, limits: u32) -> impl Iterator<Item = &Rule> {

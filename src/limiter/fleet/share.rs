@@ -160,11 +160,11 @@ impl Share {
         }
     }
 
-    /// Nothing of this process's part stays saved up.
-    pub(super) fn drain(&self, key: &str) {
+    /// The service refused a call: nothing of this process's part stays saved up.
+    pub(super) fn refused(&self, key: &str, wait_us: u64) {
         let part = self.part.lock().clone();
         if let Some(part) = part {
-            part.limiter.change(key, |store, part| store.drain(part));
+            part.limiter.change(key, |store, part| store.refused(part, wait_us));
         }
     }
 

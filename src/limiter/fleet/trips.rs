@@ -305,9 +305,9 @@ impl Fleet {
                 key.state.lock().resume();
                 self.share.pause(&key.key, 0);
             }
-            What::Throttled => {
+            What::Throttled { wait_us } => {
                 key.state.lock().throttled(clock::now_us());
-                self.share.drain(&key.key);
+                self.share.refused(&key.key, wait_us);
             }
             What::Drain | What::Answered { .. } => {}
         }
@@ -372,7 +372,7 @@ impl Drop for Untold {
         let mut state = key.state.lock();
         match what {
             What::Pause { .. } | What::Resume => _ = state.unsaid.get_or_insert(what),
-            What::Drain | What::Throttled => _ = state.to_drain.get_or_insert_with(clock::now_us),
+            What::Drain | What::Throttled { .. } => _ = state.to_drain.get_or_insert_with(clock::now_us),
             What::Answered { .. } => {}
         }
     }

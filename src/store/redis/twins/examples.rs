@@ -116,8 +116,12 @@ impl Story<'_> {
                 }
                 self.cost = *used;
             }
-            Step::Drain => {
-                let (worker, rules, what) = (&self.worker, &self.rules, What::Drain);
+            Step::Drain | Step::Refused(_) => {
+                let what = match step {
+                    Step::Refused(wait_ms) => What::Throttled { wait_us: wait_ms * 1_000 },
+                    _ => What::Drain,
+                };
+                let (worker, rules) = (&self.worker, &self.rules);
                 let change = Change { now: Some(now), worker, rules, margin, names, what };
                 self.twin.run(&change.call());
             }

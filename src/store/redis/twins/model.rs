@@ -349,7 +349,7 @@ impl Model {
                 let px = at_least(&pause, LATE_MS);
                 self.keep_pause(change.names, pause, px);
             }
-            What::Drain | What::Throttled => {
+            What::Drain | What::Throttled { .. } => {
                 pause.drained = pause.drained.max(now);
                 self.drain(change, now);
                 let px = at_least(&pause, LATE_MS);
@@ -385,7 +385,10 @@ impl Model {
         let rules = change.rules.of(change.margin).iter().zip(change.rules.of(Margin::Default));
         for (i, (rule, wide)) in rules.enumerate().filter(|(_, (rule, _))| !rule.is_seats()) {
             let mut open = self.find([rule, wide], &change.names.limits[i], now);
-            if open.state.tail() == now {
+            if let (Rule::SlidingLog(_), What::Throttled { wait_us }) = (rule, change.what) {
+                rule.refused(&mut open.state, now, wait_us);
+                open.dirty = true;
+            } else if open.state.tail() == now {
                 open.state = rule.drained(&open.state, now);
                 open.dirty = true;
             }

@@ -168,3 +168,37 @@ async fn a_pause_while_their_trip_is_under_way_holds_them_and_what_was_granted_g
     assert_eq!(standing.limit("at-once").unwrap().remaining(), 7);
     drop(permits);
 }
+
+#[tokio::test]
+async fn calls_that_a_shared_cap_held_go_as_their_rate_allows() {
+    const CALLS: usize = 60;
+    let server = RedisProcess::start();
+    let store = Redis::new(server.url()).unwrap();
+    let each = Limiter::new(Policy::new("each").limit("50/s burst 1"), &store).unwrap();
+    let all = Limiter::new(Policy::new("all").limit("4 at once"), &store).unwrap();
+    let mut busy = Vec::new();
+    for _ in 0..4 {
+        busy.push(all.acquire("all").await.unwrap());
+    }
+    let calls = (0..CALLS).map(|_| {
+        let (each, all) = (each.clone(), all.clone());
+        tokio::spawn(async move {
+            let asks = [(&each, Ask::new("a")), (&all, Ask::new("all"))];
+            let permits = Limiter::acquire_all(&asks).await.unwrap();
+            let went = Instant::now();
+            drop(permits);
+            went
+        })
+    });
+    let calls = calls.collect::<Vec<_>>();
+    // By now each of them could have had its turn under the rate.
+    sleep(Duration::from_millis(1_500)).await;
+    drop(busy);
+    let mut went = Vec::new();
+    for call in calls {
+        went.push(call.await.unwrap());
+    }
+    let soon = went.iter().min().copied().unwrap() + Duration::from_millis(400);
+    let first = went.iter().filter(|at| **at < soon).count();
+    assert!(first < CALLS / 2, "{first} of {CALLS} within 0.4 s, which is the time of 20");
+}

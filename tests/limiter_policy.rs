@@ -326,6 +326,76 @@ async fn a_chain_that_waits_for_its_last_looks_at_the_pauses_of_the_others_again
     assert_eq!(each.peek("k").await.limit("at-once").unwrap().remaining(), 40);
 }
 
+/// Calls under a rate of 10 a second that go when a cap of four lets them: the instants at which they go.
+async fn paced_under_a_cap(each: &Limiter, all: &Limiter, calls: usize) -> Vec<Duration> {
+    let start = Instant::now();
+    let calls = (0..calls).map(|_| {
+        let (each, all) = (each.clone(), all.clone());
+        tokio::spawn(async move {
+            let permits = both(&each, &all, secs(60)).await.unwrap();
+            let went = start.elapsed();
+            tokio::time::sleep(ms(5)).await;
+            drop(permits);
+            went
+        })
+    });
+    let mut went = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        went.push(call.await.unwrap());
+    }
+    went.sort_unstable();
+    went
+}
+
+fn most_in_a_second(went: &[Duration]) -> usize {
+    let within = |from: Duration| went.iter().filter(|at| (from..from + secs(1)).contains(*at)).count();
+    went.iter().map(|from| within(*from)).max().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_a_cap_held_go_as_their_rate_allows() {
+    let store = Local::new();
+    let each = Limiter::new(Policy::new("each").limit("10/s burst 1").max_wait(secs(60)), &store).unwrap();
+    let all = Limiter::new(Policy::new("all").limit("4 at once"), &store).unwrap();
+    let mut busy = Vec::new();
+    for _ in 0..4 {
+        busy.push(all.acquire("k").await.unwrap());
+    }
+    let calls = tokio::spawn({
+        let (each, all) = (each.clone(), all.clone());
+        async move { paced_under_a_cap(&each, &all, 40).await }
+    });
+    tokio::time::sleep(secs(10)).await;
+    drop(busy);
+    let went = calls.await.unwrap();
+    assert!(went[0] >= secs(10) && *went.last().unwrap() < secs(15), "{went:?}");
+    assert!(most_in_a_second(&went) <= 11, "{went:?}");
+}
+
+/// Others take the cap's seats again and again, so each call waits for one for a second or so.
+#[tokio::test(start_paused = true)]
+async fn a_cap_that_is_always_busy_starves_no_rate() {
+    let store = Local::new();
+    let each = Limiter::new(Policy::new("each").limit("10/s burst 1").max_wait(secs(60)), &store).unwrap();
+    let all = Limiter::new(Policy::new("all").limit("4 at once").max_wait(secs(60)), &store).unwrap();
+    let others = (0..40).map(|_| {
+        let all = all.clone();
+        tokio::spawn(async move {
+            loop {
+                let permit = all.acquire("k").await;
+                tokio::time::sleep(ms(100)).await;
+                drop(permit);
+            }
+        })
+    });
+    let others = others.collect::<Vec<_>>();
+    tokio::time::sleep(secs(1)).await;
+    let went = paced_under_a_cap(&each, &all, 100).await;
+    others.iter().for_each(|other| other.abort());
+    assert!(most_in_a_second(&went) <= 11, "{went:?}");
+    assert!(*went.last().unwrap() < secs(20), "{went:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_chain_may_name_one_budget_twice() {
     let limiter = limiter(Policy::new("twice").limit("4/min burst 4").max_wait(Duration::ZERO));

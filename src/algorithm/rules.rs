@@ -105,9 +105,12 @@ impl Rules {
     }
 
     /// Whether time frees anything of it: not seats alone.
-    #[cfg(feature = "redis")]
     pub(crate) fn is_timed(&self) -> bool {
         self.bare.iter().any(|rule| !rule.is_seats())
+    }
+
+    pub(crate) fn has_seats(&self) -> bool {
+        self.bare.iter().any(Rule::is_seats)
     }
 
     /// The longest that a limit takes to free one unit.

@@ -10,7 +10,8 @@
 //! `metrics`, for counts of what was granted and refused, and of stores that are away.
 //!
 //! With `metrics`: `forbear_granted_total` (counter, by `policy`), `forbear_refused_total` (counter, by `policy`,
-//! `limit` and `kind`), and with `redis` too `forbear_store_away` (gauge by `prefix`: 1 while it is away). Never a key.
+//! `limit` and `kind`), both for a call that a policy would refuse if it did not only observe; and with `redis` too
+//! `forbear_store_away` (gauge by `prefix`: 1 while it is away). Never a key.
 
 mod algorithm;
 #[cfg(feature = "client")]

@@ -22,6 +22,11 @@ fn refusals_are_counted_by_limit_and_kind_and_no_key_is_a_label() {
             drop(held);
             drop(limiter.acquire(now()).await.unwrap());
             assert!(limiter.acquire(now()).await.is_err(), "no unit");
+            let observed = Policy::new("observed").limit("10/min burst 2").observe_only();
+            let observed = kit::limiter(observed);
+            for _ in 0..5 {
+                drop(observed.acquire(now()).await.unwrap());
+            }
         });
     });
     let mut counts = recorder.snapshotter().snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
@@ -33,8 +38,10 @@ fn refusals_are_counted_by_limit_and_kind_and_no_key_is_a_label() {
     counts.sort();
     let expected = [
         ("forbear_granted_total policy=counted", 2),
+        ("forbear_granted_total policy=observed", 5),
         ("forbear_refused_total policy=counted limit=at-once kind=no_seat", 1),
         ("forbear_refused_total policy=counted limit=requests/min kind=rate_limited", 1),
+        ("forbear_refused_total policy=observed limit=requests/min kind=rate_limited", 3),
     ];
     assert_eq!(counts, expected.map(|(name, count)| (name.to_owned(), count)));
 }

@@ -241,7 +241,7 @@ impl Limiter {
                     None => continue,
                 }
             };
-            return if plan.lets_through(&answer) {
+            return if plan.lets_through(&answer, &part) {
                 Ok(Permit::of(&plan, self.margin, costs, &answer, part))
             } else {
                 Err(plan.refuse_answer(&answer, &part, Duration::ZERO))
@@ -293,7 +293,7 @@ impl Limiter {
             };
             let holds = plan.rules.holds();
             if let Some((answer, part)) = self.ask_now(&plan, ask, &costs) {
-                if plan.lets_through(&answer) {
+                if plan.lets_through(&answer, &part) {
                     return Ok(Start::Go(Permit::of(&plan, self.margin, costs, &answer, part)));
                 }
                 let too_long = answer.at != NEVER && answer.at - answer.now > micros(max_wait);

@@ -111,8 +111,13 @@ impl Plan {
         Ok(costs)
     }
 
-    pub(super) fn lets_through(&self, answer: &Answer) -> bool {
-        answer.outcome == Outcome::Granted || self.policy.is_observe_only()
+    /// Whether a call may go: it was granted, or the policy only observes, and counts it as refused.
+    pub(super) fn lets_through(&self, answer: &Answer, part: &PartAnswer) -> bool {
+        let is_granted = answer.outcome == Outcome::Granted;
+        if cfg!(feature = "metrics") && !is_granted && self.policy.is_observe_only() {
+            _ = self.refuse_answer(answer, part, Duration::ZERO);
+        }
+        is_granted || self.policy.is_observe_only()
     }
 
     /// The permit of a call that was refused because it can never fit, under a policy that only observes.

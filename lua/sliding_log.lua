@@ -255,11 +255,13 @@ local function sliding_log()
   end
 
   -- The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before that,
-  -- and returns evenly over a window. Nor was the call served: one less returns with its entry.
+  -- and returns evenly over a window. Nor was the call served, so one less returns with its entry; of half of N at
+  -- most, for a service may refuse a part of all calls, however few they are.
   function log.refused(rule, state, now, wait_us)
     local left = less(rule.n, entered(rule, state, now))
     local spread = spread_newer(state, state.spread_at + rule.span_us - now)
-    state.spread, state.spread_since = max(left, min(spread + 1, rule.n)), now
+    if spread < floor(rule.n / 2) then spread = spread + 1 end
+    state.spread, state.spread_since = max(left, spread), now
     state.spread_at, state.spread_us = max(state.spread_at, now + wait_us), rule.window_us
     state.tail = max(state.tail, now)
     return state

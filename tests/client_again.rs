@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use forbear::client::{Backoff, Stop};
-use forbear::{Attempts, Policy, RequestExt, Retry};
+use forbear::{Attempts, Limiter, Policy, RequestExt, Retry, store};
 use http::Method;
 use support::{Service, URL, new, reply, secs};
 
@@ -61,13 +61,37 @@ async fn callers_do_not_come_back_in_step_once_their_waits_are_the_longest() {
     assert!(distinct.len() > 5, "{gaps:?}");
 }
 
+#[tokio::test]
+async fn what_never_reached_the_service_used_nothing_of_what_was_estimated() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
+    let policy = Policy::new("p").limit("1000 tokens/min burst 1000").limit("10/min burst 10");
+    let limiter = Limiter::new(policy, store::Local::new()).expect("a limiter");
+    let client = new().policy(&limiter).build().expect("a client");
+    let call = client.post(format!("http://{closed}/")).cost("tokens", 400).no_retry();
+    let error = call.send().await.expect_err("nobody is there");
+    assert!(error.is_connect(), "{error:?}");
+    let peek = limiter.peek(&closed.to_string()).await;
+    assert_eq!(peek.limit("tokens/min").expect("a limit").remaining(), 1_000);
+    assert_eq!(peek.limit("requests/min").expect("a limit").remaining(), 9, "who cannot connect is paced");
+}
+
 #[test]
 fn two_policies_of_one_name_have_one_set_of_limits() {
     let a = || Policy::new("api").limit("500/min");
     let b = || Policy::new("api").limit("10/s burst 10");
-    let error = new().host("a.test", a()).policy(b()).build().expect_err("they would forget each other");
-    assert!(error.to_string().contains("two sets of limits"), "{error}");
-    let error = new().policy(a()).overall(b()).build().expect_err("they would forget each other");
-    assert!(error.to_string().contains("`api`"), "{error}");
-    new().host("a.test", a()).policy(a()).build().expect("one budget, told twice");
+    for builder in [new().host("a.test", a()).policy(b()), new().policy(b()).policy(a())] {
+        let error = builder.build().expect_err("they would forget each other");
+        assert!(error.to_string().contains("`api` has two sets of limits"), "{error}");
+    }
+    // Of one key there is one set.
+    for builder in [
+        new().policy(a()).overall(b()),
+        new().each_host(a()).host("a.test", b()),
+        new().host("a.test", a()).host("b.test", b()),
+        new().host("a.test", a()).policy(a()),
+    ] {
+        builder.build().expect("nothing is forgotten");
+    }
+    let fault = new().policy(Policy::new("api").limit("500/mim")).policy(b()).build().expect_err("no limit");
+    assert!(fault.to_string().contains("mim"), "{fault}");
 }

@@ -30,16 +30,16 @@ fn service(allowed: usize) -> Service {
     })
 }
 
-/// How long the calls take ten tasks that believe in so many a second, and how often they are refused.
+/// How long the calls take twenty tasks that believe in so many a second, and how often they are refused.
 async fn job(service: &Service, believed: u64) -> (Duration, usize) {
     let limit = Limit::sliding_log(Rate::per_second(believed)).jitter_margin(Duration::from_millis(1));
     let policy = Policy::new("believes").limit(limit).max_wait(secs(60));
     let client = service.client(new().policy(policy).retry(exact().attempts(1_000)));
     let start = Instant::now();
-    let tasks = (0..10).map(|_| {
+    let tasks = (0..20).map(|_| {
         let client = client.clone();
         tokio::spawn(async move {
-            for _ in 0..CALLS / 10 {
+            for _ in 0..CALLS / 20 {
                 assert_eq!(client.get(URL).send().await.expect("a response").status(), 200);
             }
         })
@@ -63,4 +63,14 @@ async fn a_log_that_believes_in_twice_as_much_soon_asks_for_what_there_is() {
     let (took, refused) = job(&service(ALLOWED), 40).await;
     assert!(took < Duration::from_millis(4_500), "{took:?} instead of 4 s");
     assert!(refused <= 12, "{refused} refused");
+}
+
+/// One replica of ten that refuses all it gets: slower calls would not be refused less.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_refuses_a_part_whatever_comes_gets_half_as_much_at_least() {
+    let service = Service::new(|n, _| if n % 10 == 3 { reply(429).after("1") } else { reply(200) });
+    let (took, refused) = job(&service, 20).await;
+    // Nine of ten in a second instead of eighteen of twenty.
+    assert!(took < secs(12), "{took:?}");
+    assert!((9..=12).contains(&refused), "{refused} refused");
 }

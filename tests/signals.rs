@@ -236,6 +236,7 @@ fn a_joined_retry_after_is_the_longest_valid_part() {
         ("junk, more", None),
         ("1,000", None),
         ("1,000,000", None),
+        ("3600,120,120", seconds(3_600)),
         (",", None),
     ] {
         assert_eq!(wait(&[("retry-after", value)]), right, "{value}");

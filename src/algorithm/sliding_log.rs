@@ -213,10 +213,12 @@ impl SlidingLog {
     }
 
     /// The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before
-    /// that, and returns evenly over a window. Nor was the call served: one less returns with its entry.
+    /// that, and returns evenly over a window. Nor was the call served, so one less returns with its entry; of half of
+    /// N at most, for a service may refuse a part of all calls, however few they are.
     pub(crate) fn refused(&self, state: &State, now: u64, wait_us: u64) -> State {
         let left = self.n.saturating_sub(self.entered(state, now));
-        let units = left.max((self.spread(state, now) + 1).min(self.n));
+        let spread = self.spread(state, now);
+        let units = left.max(spread + u64::from(spread < self.n / 2));
         let at = state.spread.at.max(now + wait_us);
         State { spread: Spread { units, since: now, at, window_us: self.window_us }, ..state.clone() }
     }

@@ -26,7 +26,8 @@ enum Jitter {
 
 impl Backoff {
     /// Waits `first` after the first fault (a millisecond at least), twice that after the second, and so
-    /// on up to `longest`, with jitter.
+    /// on up to `longest`, with jitter: see [`Retry::backoff`](crate::Retry::backoff) and
+    /// [`Retry::throttle_backoff`](crate::Retry::throttle_backoff).
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, jitter: Jitter::Random }
     }
@@ -40,37 +41,46 @@ impl Backoff {
 
     /// The wait after fault number `n`, counted from 1, before jitter.
     pub fn step(&self, n: u32) -> Duration {
-        let longest = self.longest.max(SHORTEST);
-        1_u32
-            .checked_shl(n.saturating_sub(1))
-            .and_then(|factor| self.first.max(SHORTEST).checked_mul(factor))
-            .map_or(longest, |step| step.min(longest))
+        self.doubled(n).min(self.longest())
+    }
+
+    fn longest(&self) -> Duration {
+        self.longest.max(SHORTEST)
+    }
+
+    fn doubled(&self, n: u32) -> Duration {
+        let factor = 1_u32.checked_shl(n.saturating_sub(1));
+        factor.and_then(|factor| self.first.max(SHORTEST).checked_mul(factor)).unwrap_or(Duration::MAX)
     }
 
     /// After a transient fault: anywhere from nothing to the step, which spreads callers best.
     pub(crate) fn after_transient(&self, n: u32, rng: &mut Rng) -> Duration {
+        self.least_after_transient(n).max(random_up_to(self.step(n), rng))
+    }
+
+    pub(crate) fn least_after_transient(&self, n: u32) -> Duration {
         match self.jitter {
-            Jitter::Random => random_up_to(self.step(n), rng),
+            Jitter::Random => Duration::ZERO,
             Jitter::None => self.step(n),
         }
     }
 
-    /// After a throttle: the step, and up to half of it more within the longest wait, of which the last third is
-    /// jitter. A service that is out of budget gets at least that; jitter down to nothing would be the next call too
-    /// early.
+    /// After a throttle: the step, and up to half of it more within the longest wait. A service that is out of budget
+    /// gets at least the step; jitter down to nothing would be the next call too early.
     pub(crate) fn after_throttle(&self, n: u32, rng: &mut Rng) -> Duration {
         let least = self.least_after_throttle(n);
         match self.jitter {
-            Jitter::Random => least.saturating_add(random_up_to(least / 2, rng)).max(SHORTEST),
+            Jitter::Random => least + random_up_to((self.step(n) / 2).min(self.longest() - least), rng),
             Jitter::None => least,
         }
     }
 
-    /// The least of it.
+    /// Where the steps would be longer than the longest wait, the last third of that is jitter: else all would come
+    /// back in step with each other for ever.
     pub(crate) fn least_after_throttle(&self, n: u32) -> Duration {
         match self.jitter {
-            Jitter::Random => self.step(n).min(self.longest.max(SHORTEST) / 3 * 2),
-            Jitter::None => self.step(n),
+            Jitter::Random if self.doubled(n) > self.longest() => self.longest() / 3 * 2,
+            _ => self.step(n),
         }
     }
 }
@@ -131,7 +141,7 @@ mod tests {
     fn b001_no_step_is_nothing() {
         let backoff = Backoff::new(Duration::ZERO, Duration::ZERO);
         assert_eq!(backoff.step(1), SHORTEST);
-        assert!(backoff.after_throttle(9, &mut Rng::with_seed(1)) <= SHORTEST);
+        assert!(backoff.after_throttle(9, &mut Rng::with_seed(1)) >= SHORTEST / 3 * 2);
     }
 
     #[test]

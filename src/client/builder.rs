@@ -10,6 +10,7 @@ use reqwest::Request;
 
 use crate::client::route::{HostPattern, Route};
 use crate::client::{Client, Retry, Throttle};
+use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::policy::{ConfigError, Policy};
 use crate::signals::Profile;
@@ -194,7 +195,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The first fault of the builder or of a policy; two policies of one name with other limits; a cost in a unit
+    /// The first fault of the builder or of a policy; two policies of one name for one service that have not the same
+    /// limits; a cost in a unit
     /// that no policy counts; no policy at all, which would be a client without limits.
     pub fn build(self) -> Result<Client, ConfigError> {
         if let Some(fault) = self.fault {
@@ -206,15 +208,9 @@ impl Builder {
                 "is missing: give the client at least one, if need be without limits",
             ));
         }
-        let policies =
-            || self.rules.iter().map(|(_, limits)| limits).chain(&self.overall).filter_map(Limits::policy);
-        let clash = |policy: &&Policy| {
-            policies().any(|other| other.name() == policy.name() && other.limits() != policy.limits())
-        };
-        if let Some(policy) = policies().find(clash) {
+        if let Some(policy) = self.clash() {
             let clash = format!(
-                "`{}` has two sets of limits; what was used is kept under a policy's name",
-                policy.name()
+                "`{policy}` has two sets of limits for one key; what was used is kept under that name"
             );
             return Err(fault("policy", &clash));
         }
@@ -237,6 +233,23 @@ impl Builder {
         }
         let chain = reqwest_middleware::ClientBuilder::new(self.client);
         Ok(chain.with(self.retry).with(throttle).build())
+    }
+
+    /// The name of two policies for one service that have not the same limits: each would forget what the other used.
+    fn clash(&self) -> Option<&str> {
+        let policies = || {
+            let sound = self.rules.iter().filter_map(|(rule, limits)| Some((rule, limits.policy()?)));
+            sound.filter(|(_, policy)| policy.check().is_ok())
+        };
+        let for_all = policies().filter(|(rule, _)| matches!(rule, Rule::Route(Route::Service)));
+        let by_service = || {
+            policies()
+                .filter(|(rule, _)| matches!(rule, Rule::Rest | Rule::Route(Route::Service | Route::Host(_))))
+        };
+        for_all.map(|(_, all)| all).find_map(|all| {
+            let clashes = |other: &Policy| other.name() == all.name() && !keeps_alike(all, other);
+            by_service().any(|(_, other)| clashes(other)).then_some(all.name())
+        })
     }
 
     fn rule_of(mut self, rule: Rule, limits: impl Into<Limits>) -> Self {
@@ -272,6 +285,14 @@ impl Limits {
             Limits::Limiter(limiter) => limiter.policy().name().to_owned(),
         }
     }
+}
+
+/// Whether two policies have limits of the same names and units, under which what was used is kept.
+fn keeps_alike(one: &Policy, other: &Policy) -> bool {
+    let has = |policy: &Policy, limit: &Limit| {
+        policy.limits().iter().any(|it| (it.name(), it.counts()) == (limit.name(), limit.counts()))
+    };
+    one.limits().iter().all(|limit| has(other, limit)) && other.limits().iter().all(|limit| has(one, limit))
 }
 
 /// A fault of the client as a whole.

@@ -61,9 +61,12 @@ pub(crate) struct Reading {
 impl Reading {
     /// Whether the body of this response may say something.
     pub(crate) fn asks_for_body(self, response: &Response) -> bool {
-        let may_refuse = classify::is_error(response.status()) || self.profile.refuses_with_success();
+        let may_refuse = || {
+            let path = response.url().path();
+            classify::is_error(response.status()) || self.profile.refuses_with_success(path)
+        };
         self.bodies == ReadBodies::OfRefusals
-            && may_refuse
+            && may_refuse()
             && response.extensions().get::<Signals>().is_none()
     }
 }

@@ -46,6 +46,12 @@ type Idempotent = Box<dyn Fn(&Request) -> bool + Send + Sync>;
 /// with an `Idempotency-Key`, and those that are [marked](crate::RequestExt::idempotent). A verdict of the
 /// service (`x-should-retry`) decides over both lists. A body that is a stream is sent once.
 ///
+/// An answer from where a redirect led says nothing of whoever sent the call there, so only idempotent requests are
+/// sent again after it. It is told by the URL of the response, apart from its query: a middleware further in that
+/// changes a request's host or path looks like a redirect, and one that fails to connect after a redirect cannot be
+/// told from one that did at once. A client for calls that must not run twice is best built with
+/// `reqwest::redirect::Policy::none()`.
+///
 /// The wait is the service's or our own backoff, whichever is longer, counted from the receipt of the
 /// response; jitter never makes a service's wait shorter. A wait that is longer than
 /// [`max_server_wait`](Self::max_server_wait) or than what is left of the call's time is not begun: the
@@ -151,8 +157,9 @@ impl Retry {
     }
 
     /// The backoff after throttles: 0.5 s, doubling to 30 s by default. With jitter a wait is its step and
-    /// up to half of it more: a service that is out of budget is never called sooner than that, whether it
-    /// states a wait of nothing or none at all.
+    /// up to half of it more, within the longest: a service that is out of budget is never called sooner than that,
+    /// whether it states a wait of nothing or none at all. Where steps would be longer than the longest, the last third
+    /// of that is jitter.
     pub fn throttle_backoff(mut self, backoff: Backoff) -> Self {
         self.throttle = backoff;
         self
@@ -332,8 +339,9 @@ impl Retry {
                     (step, least, self.throttle.after_throttle(number, rng))
                 }
                 Fault::Transient => {
-                    let backoff = self.transient.after_transient(number, rng);
-                    (self.transient.step(number), backoff, backoff)
+                    let (step, least) =
+                        (self.transient.step(number), self.transient.least_after_transient(number));
+                    (step, least, self.transient.after_transient(number, rng))
                 }
             };
             (step, least, backoff, self.spread.of(server, rng))
@@ -341,7 +349,7 @@ impl Retry {
         // One of the two decides, with its own jitter.
         let (floor, wait, cause) = match server >= step {
             true => (server, server.saturating_add(jitter), Cause::Server),
-            false => (least.max(server), backoff.max(server), Cause::Backoff),
+            false => (least.max(server), backoff.max(server.saturating_add(jitter)), Cause::Backoff),
         };
         let received = receipt.received();
         let passed = received.elapsed();
@@ -349,7 +357,8 @@ impl Retry {
         if floor.max(call.pause_left().saturating_add(passed)) > left {
             return Err(Stop::MaxWait);
         }
-        // Jitter is ours to cut to the time that is left, of which half is for the attempt; the floor is not.
+        // Jitter is ours to cut to the time that is left, of which half before a deadline is for the attempt; the floor
+        // is not.
         let mut until = received.checked_add(wait.min(left)).ok_or(Stop::MaxWait)?;
         let resumes = Instant::now().checked_add(call.pause_left()).ok_or(Stop::MaxWait)?;
         if let Some(deadline) = call.deadline() {

@@ -269,7 +269,13 @@ impl Throttle {
         async move {
             let looked_into = {
                 let mut result = sending.await;
-                let Ok(response) = &mut result else { return result };
+                let response = match &mut result {
+                    Ok(response) => response,
+                    Err(error) => {
+                        attempt.failed(error);
+                        return result;
+                    }
+                };
                 let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {
                     let landed = self.land(&attempt.origin, response);

@@ -18,6 +18,8 @@ use crate::algorithm::{Costs, Mark};
 use crate::clock;
 use crate::decision::Decision;
 use crate::limit::Margin;
+#[cfg(feature = "client")]
+use crate::limit::{REQUESTS, SEATS};
 use crate::store::{Answer, Charged, Grant, Outcome, PartAnswer, Ticket};
 
 /// The right to send one call. Its seats go back when it is dropped; what it was charged stays charged.
@@ -216,6 +218,13 @@ impl Permit {
             let before = held.later.as_ref().and_then(|later| later.before.as_deref());
             held.issuer().reach(|store| store.take_back(held.charge(margin), before), |_| {});
         }
+    }
+
+    /// Gives back all that was estimated: neither requests nor seats.
+    #[cfg(feature = "client")]
+    pub(crate) fn unspent(&self) {
+        let units = self.held().issuer().rules.labels.limits.iter().map(|label| &*label.unit);
+        units.filter(|unit| !matches!(*unit, REQUESTS | SEATS)).for_each(|unit| self.settle(unit, 0));
     }
 
     /// Gives everything back as far as a correction can: for a slot that has come.

@@ -178,7 +178,9 @@ fn is_throttle(profile: Profile, status: StatusCode, body: &Value) -> bool {
             let names_limit = page.contains("secondary-rate-limit") || page.contains("abuse-rate-limit");
             let is_graphql = || {
                 let errors = body["errors"].as_array();
-                errors.is_some_and(|errors| errors.iter().any(|error| is(&error["type"], &["RATE_LIMITED"])))
+                errors.is_some_and(|errors| {
+                    errors.iter().any(|error| is(&error["type"], &["RATE_LIMITED", "RATE_LIMIT"]))
+                })
             };
             names_limit || is_graphql() || (status.is_client_error() && has_github_phrase(body))
         }

@@ -87,10 +87,14 @@ impl Profile {
         NAMES.iter().map(|(profile, _)| *profile)
     }
 
-    /// Whether the service may refuse with a 200, and say so in its body only.
+    /// Whether the service may refuse a request to this path with a 200, and say so in its body only.
     #[cfg(feature = "client")]
-    pub(crate) fn refuses_with_success(self) -> bool {
-        matches!(self, Self::GitHub | Self::Linear | Self::MediaWiki | Self::Shopify | Self::Slack)
+    pub(crate) fn refuses_with_success(self, path: &str) -> bool {
+        match self {
+            Self::GitHub | Self::Linear => path.ends_with("/graphql"),
+            Self::MediaWiki | Self::Shopify | Self::Slack => true,
+            _ => false,
+        }
     }
 }
 

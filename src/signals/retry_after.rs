@@ -123,7 +123,8 @@ fn longest(value: &[u8], read: impl Fn(&[u8]) -> Option<Duration>) -> Option<Dur
 fn is_one_number(value: &[u8]) -> bool {
     let groups = || value.split(|byte| *byte == b',');
     let all_digits = groups().all(|group| !group.is_empty() && group.iter().all(u8::is_ascii_digit));
-    let is_grouped = || groups().skip(1).all(|group| group.len() == 3);
+    let is_grouped =
+        || groups().all(|group| group.len() <= 3) && groups().skip(1).all(|group| group.len() == 3);
     all_digits && (groups().count() == 2 || (groups().count() > 2 && is_grouped()))
 }
 

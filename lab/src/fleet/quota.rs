@@ -75,7 +75,7 @@ impl Quota {
     }
 
     /// The same for a request that was refused, to come again after a wait. Of a log what is left is missing until then,
-    /// and so is what was refused.
+    /// and so is what was refused, up to half of all.
     pub(crate) fn refused(&mut self, now: u64, wait_us: u64) {
         self.empty(now, now + wait_us, 1);
     }
@@ -90,7 +90,9 @@ impl Quota {
             }
             Kind::SlidingLog => {
                 let left = self.per_second.saturating_sub(self.log.len() as u64);
-                let missing = (self.missing.len() as u64 + refused).clamp(left, self.per_second);
+                let missing = self.missing.len() as u64;
+                let refused = if missing < self.per_second / 2 { refused } else { 0 };
+                let missing = (missing + refused).max(left);
                 let counts = |i| until.saturating_sub(self.window_us * (missing - i) / missing);
                 self.missing = (1..=missing).map(counts).collect();
             }

@@ -348,12 +348,24 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
             (100.0, Ask(1), Until(1000.0, 0)),
             (1000.0, Ask(4), Granted(0)),
             (1000.0, Ask(1), Until(1266.667, 0)),
-            // Of these four one was refused, so it was three: now seven return.
+            // Six are more than half.
             (1100.0, Refused(1_000), Left(0)),
             (1267.0, Ask(1), Until(2000.0, 0)),
-            (2000.0, Ask(3), Granted(0)),
-            (2242.0, Ask(1), Until(2242.858, 0)),
+            (2000.0, Ask(4), Granted(0)),
+            (2266.0, Ask(1), Until(2266.667, 0)),
             (2300.0, Ask(1), Granted(0)),
+        ],
+    );
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(9), Granted(1)),
+            // One is missing, one of the nine was refused, and another one.
+            (100.0, Refused(1_000), Left(0)),
+            (100.0, Refused(1_000), Left(0)),
+            (100.0, Refused(1_000), Left(0)),
+            (1000.0, Ask(7), Granted(0)),
+            (1000.0, Ask(1), Until(1433.334, 0)),
         ],
     );
 }

@@ -11,19 +11,21 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use reqwest::{Request, Response, Url};
-use reqwest_middleware::Result;
+use reqwest_middleware::{Error, Result};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::{Rule, Throttle};
 use crate::client::Settle;
+use crate::client::attempts::ErrorKind;
 use crate::client::body::{self, Aboard, Bodies, Holds, Permits, Ride, UNREAD};
 use crate::client::call::Call;
+use crate::client::classify;
 use crate::client::receipt;
 use crate::client::request_ext::{Options, Pass};
 use crate::client::route::{self, Route};
 use crate::clock::at_us;
-use crate::limiter::{Ask, Limiter, Refused, RefusedKind};
+use crate::limiter::{Ask, Limiter, Permit, Refused, RefusedKind};
 use crate::signals::Signals;
 
 const LYING: &str =
@@ -54,6 +56,15 @@ impl Outgoing<'_> {
             self.settle.get_or_insert_with(Settle::new).add(ride.clone());
             Holds::Ride(Aboard(ride))
         };
+    }
+
+    /// A request that never reached the service used nothing of what was estimated. It still counts as one: others
+    /// that cannot connect are paced by that.
+    #[cold]
+    pub(super) fn failed(&self, error: &Error) {
+        if matches!(self.holds, Holds::Ride(_)) && classify::error_kind(error) == ErrorKind::Connect {
+            self.holds.permits().iter().for_each(Permit::unspent);
+        }
     }
 
     /// Leaves in the response what was read in it, the record of the call so far, and the handle to settle.

@@ -262,8 +262,10 @@ local function sliding_log()
     local spread = spread_newer(state, state.spread_at + rule.span_us - now)
     if spread < floor(rule.n / 2) then spread = spread + 1 end
     state.spread, state.spread_since = max(left, spread), now
-    state.spread_at, state.spread_us = max(state.spread_at, now + wait_us), rule.window_us
-    state.tail = max(state.tail, now)
+    -- A later end than any wait makes is one of before a clock was set back.
+    state.spread_at = max(min(state.spread_at, now + rule.ahead_us), now + wait_us)
+    state.spread_us = rule.window_us
+    state.tail = max(state.ats[#state.ats] or 0, now)
     return state
   end
 

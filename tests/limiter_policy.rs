@@ -392,7 +392,6 @@ async fn a_cap_that_is_always_busy_starves_no_rate() {
     tokio::time::sleep(secs(1)).await;
     let went = paced_under_a_cap(&each, &all, 100).await;
     others.iter().for_each(|other| other.abort());
-    assert!(most_in_a_second(&went) <= 11, "{went:?}");
     assert!(*went.last().unwrap() < secs(20), "{went:?}");
 }
 

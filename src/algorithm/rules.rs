@@ -114,7 +114,6 @@ impl Rules {
     }
 
     /// The longest that a limit takes to free one unit.
-    #[cfg(feature = "redis")]
     pub(crate) fn unit_us(&self) -> u64 {
         let labels = self.labels.limits.iter();
         let units = labels.filter_map(|label| Some(label.window_us?.div_ceil(label.quota.max(1))));

@@ -219,7 +219,8 @@ impl SlidingLog {
         let left = self.n.saturating_sub(self.entered(state, now));
         let spread = self.spread(state, now);
         let units = left.max(spread + u64::from(spread < self.n / 2));
-        let at = state.spread.at.max(now + wait_us);
+        // A later end than any wait makes is one of before a clock was set back.
+        let at = state.spread.at.min(now + self.ahead_us).max(now + wait_us);
         State { spread: Spread { units, since: now, at, window_us: self.window_us }, ..state.clone() }
     }
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 #[cfg(feature = "redis")]
 use super::fleet;
-use super::{Ask, Limiter, Permit, Plan, Refused, RefusedKind};
+use super::{Ask, Limiter, Permit, Plan, Refused};
 use crate::algorithm::Costs;
 use crate::clock;
 use crate::store::{Outcome, Part, PartAnswer, When};
@@ -43,9 +43,10 @@ impl Chain {
 impl Limiter {
     /// Permits of several limiters at once, or none: decided in one step where they share a store, and in
     /// order where something has to wait. What was taken goes back when a later one refuses, and when a key is
-    /// paused while a later one holds the call, which then asks again. Only the last may hold calls for long. While its
-    /// seats do, charges of the others' rates are made anew, so that the calls that it lets go keep to them; where
-    /// the last has a rate of its own, or the others have seats, what was taken stands.
+    /// paused while a later one holds the call, which then asks again. Only the last may hold calls for long. A call
+    /// that waited for its seat is charged anew under the others' rates, if its turn there comes within a second, so
+    /// that calls that it lets go at once keep to them; else, and where the last has a rate of its own or the others
+    /// have seats, what was taken stands.
     ///
     /// # Errors
     /// The refusal of the first that refuses.
@@ -68,16 +69,26 @@ impl Limiter {
                 return result;
             }
         }
-        let begun = clock::now_us();
+        let turns = Turns { asks, begun: clock::now_us() };
         loop {
-            let mut turns = Turns::of(asks, begun);
-            match turns.all().await {
-                Ok(()) => return Ok(turns.done()),
-                Err(Miss::Refused(refused)) => return Err(refused),
-                Err(Miss::Later(wait)) => {
-                    drop(turns);
-                    tokio::time::sleep(wait.min(HELD)).await;
-                }
+            let mut taken = Taken(Vec::with_capacity(asks.len()));
+            let mut pauses = SmallVec::<[u64; 4]>::new();
+            let mut last_us = 0;
+            for (i, (limiter, ask)) in asks.iter().enumerate() {
+                let asked = clock::now_us();
+                taken.0.push(limiter.acquire(ask.clone().max_wait(turns.left(i))).await?);
+                last_us = clock::now_us().saturating_sub(asked);
+                pauses.push(limiter.paused_until(ask.key));
+            }
+            if last_us > STALE_US {
+                turns.renew(&mut taken, &pauses).await;
+            }
+            // Before it goes a call looks at each pause again. One that was there before let it go as a probe.
+            let is_later = |((limiter, ask), before): (&(&Limiter, Ask<'_>), &u64)| {
+                limiter.paused_until(ask.key) > *before
+            };
+            if !asks.iter().zip(&pauses).any(is_later) {
+                return Ok(taken.all());
             }
         }
     }
@@ -127,91 +138,44 @@ impl Limiter {
 
 /// A permit that a call holds for longer before it goes is of another time, for which no jitter margin makes up.
 const STALE_US: u64 = 20_000;
-/// So long the last permit of a chain is held at most while the others are waited for.
+/// So long the last permit of a chain is held at most while the others are taken anew.
 const HELD: Duration = Duration::from_secs(1);
 
-/// Permits that are waited for one after the other: when one does not come, or the caller gives up, all go back.
+/// Permits that are waited for one after the other.
 struct Turns<'a, 'l, 'k> {
     asks: &'a [(&'l Limiter, Ask<'k>)],
     begun: u64,
-    taken: SmallVec<[Option<Turn>; 4]>,
 }
 
-struct Turn {
-    permit: Permit,
-    since: u64,
-    /// When its key's pause ended then: one that was there let it go as a probe.
-    paused_until: u64,
-}
-
-/// Why the permits are not there.
-enum Miss {
-    Refused(Refused),
-    /// The others would have to be held for so long, or were overtaken by a pause.
-    Later(Duration),
-}
-
-impl<'a, 'l, 'k> Turns<'a, 'l, 'k> {
-    fn of(asks: &'a [(&'l Limiter, Ask<'k>)], begun: u64) -> Self {
-        Self { asks, begun, taken: asks.iter().map(|_| None).collect() }
-    }
-
-    /// Takes them all.
-    async fn all(&mut self) -> Result<(), Miss> {
-        let Some(last) = self.asks.len().checked_sub(1) else { return Ok(()) };
-        if self.is_crowded(last) {
-            // Who would only wait for a seat takes nothing of the others meanwhile.
-            self.take(last, Duration::MAX).await?;
-        }
-        for i in 0..=last {
-            if self.taken[i].is_none() {
-                let most = if self.taken[last].is_some() { HELD } else { Duration::MAX };
-                self.take(i, most).await?;
-            }
-        }
-        for i in 0..last {
-            let now = clock::now_us();
-            let is_stale = |turn: &mut Turn| now.saturating_sub(turn.since) > STALE_US;
-            if self.moves(i)
-                && let Some(stale) = self.taken[i].take_if(is_stale)
-            {
-                stale.permit.undo();
-                self.take(i, HELD).await?;
-            }
-        }
-        // Before it goes a call looks at each pause again.
-        let is_later = |(turn, (limiter, ask)): (&Option<Turn>, &(&Limiter, Ask<'_>))| {
-            turn.as_ref().is_some_and(|turn| limiter.paused_until(ask.key) > turn.paused_until)
-        };
-        if self.taken.iter().zip(self.asks).any(is_later) {
-            return Err(Miss::Later(Duration::ZERO));
-        }
-        Ok(())
-    }
-
-    /// Takes one, within so long.
-    async fn take(&mut self, i: usize, most: Duration) -> Result<(), Miss> {
+impl Turns<'_, '_, '_> {
+    /// How long one may still wait: their waits run at the same time, so each has what those before it left.
+    fn left(&self, i: usize) -> Duration {
         let (limiter, ask) = &self.asks[i];
-        // Their waits run at the same time: each has what those before it left.
         let passed = Duration::from_micros(clock::now_us().saturating_sub(self.begun));
-        let left = limiter.core.current.load().max_wait_of(ask).saturating_sub(passed);
-        match limiter.acquire(ask.clone().max_wait(left.min(most))).await {
-            Ok(permit) => {
-                let (since, paused_until) = (clock::now_us(), limiter.paused_until(ask.key));
-                self.taken[i] = Some(Turn { permit, since, paused_until });
-                Ok(())
+        limiter.core.current.load().max_wait_of(ask).saturating_sub(passed)
+    }
+
+    /// A seat of the last was waited for: what was charged under the rates of the others meanwhile is charged anew,
+    /// as far as their turn comes soon. What is no pause's probe, for of that there is one.
+    async fn renew(&self, taken: &mut Taken, pauses: &[u64]) {
+        for i in (0..self.asks.len() - 1).filter(|i| pauses[*i] == 0 && self.moves(*i)) {
+            let (limiter, ask) = &self.asks[i];
+            let left = self.left(i);
+            if self.turn_in(i) >= left.min(HELD) {
+                continue;
             }
-            Err(refused) => {
-                let wait = match refused.kind() {
-                    RefusedKind::RateLimited => refused.retry_after(),
-                    // Then they are waited for in their own queues.
-                    RefusedKind::Paused | RefusedKind::NoSeat => Some(Duration::ZERO),
-                    _ => None,
-                };
-                let later = wait.filter(|wait| most < left && *wait < left - most);
-                Err(later.map_or(Miss::Refused(refused), Miss::Later))
+            let fresh = tokio::time::timeout(HELD, limiter.acquire(ask.clone().max_wait(left)));
+            if let Ok(Ok(fresh)) = fresh.await {
+                std::mem::replace(&mut taken.0[i], fresh).undo();
             }
         }
+    }
+
+    /// About how long those who wait for one need.
+    fn turn_in(&self, i: usize) -> Duration {
+        let (limiter, ask) = &self.asks[i];
+        let unit_us = limiter.core.current.load().rules.unit_us();
+        Duration::from_micros(unit_us.saturating_mul(limiter.waiting(ask.key) as u64))
     }
 
     /// Whether a charge under it moves on with time while a seat of the last is waited for. A leaky bucket's queue
@@ -220,25 +184,6 @@ impl<'a, 'l, 'k> Turns<'a, 'l, 'k> {
         let plan = |i: usize| self.asks[i].0.core.current.load_full();
         let (last, ours) = (plan(self.asks.len() - 1), plan(i));
         !last.rules.is_timed() && !ours.rules.has_seats() && !ours.rules.holds()
-    }
-
-    /// Whether others wait for a seat of the last, and nothing else holds the call.
-    fn is_crowded(&self, last: usize) -> bool {
-        let (limiter, ask) = &self.asks[last];
-        let is_paused = |(limiter, ask): &(&Limiter, Ask<'_>)| limiter.paused_until(ask.key) > 0;
-        limiter.waiting(ask.key) > 0
-            && (0..last).any(|i| self.moves(i))
-            && !self.asks[..last].iter().any(is_paused)
-    }
-
-    fn done(mut self) -> Vec<Permit> {
-        self.taken.drain(..).flatten().map(|turn| turn.permit).collect()
-    }
-}
-
-impl Drop for Turns<'_, '_, '_> {
-    fn drop(&mut self) {
-        self.taken.drain(..).flatten().for_each(|turn| turn.permit.undo());
     }
 }
 

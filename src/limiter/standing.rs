@@ -80,13 +80,16 @@ impl Limiter {
         });
     }
 
-    /// When the pause of a key ends, as far as it is known here; 0 where there is none.
+    /// When the pause of a key ends, as far as it is known here; 0 where there is none, or it holds nobody.
     pub(super) fn paused_until(&self, key: &str) -> u64 {
+        let plan = self.core.current.load();
+        if plan.policy.is_observe_only() {
+            return 0;
+        }
         #[cfg(feature = "redis")]
         if let Some(fleet) = &self.core.shared.fleet {
             return fleet.paused_until(key);
         }
-        let plan = self.core.current.load();
         plan.shared.store.paused_until(plan.part(self.margin, key, &[]))
     }
 

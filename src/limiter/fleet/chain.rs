@@ -151,7 +151,8 @@ impl Together {
         if let Some(Booked::At(at)) = reply.slots.first() {
             let slots = each.map(|(i, part)| {
                 let (plan, margin) = (&chain.plans[i], margins[i]);
-                let booking = Booking { plan, margin, now: reply.now, at: *at, due: received };
+                let booking =
+                    Booking { plan, margin, now: reply.now, at: *at, due: received, asked: self.begun };
                 keys[i].state.lock().book_now(booking, chain.costs[i].clone(), part)
             });
             let slots = slots.collect::<SmallVec<[Slot; 4]>>().into_iter().enumerate();

@@ -46,7 +46,8 @@ pub(super) struct Slot {
     /// When it comes, on this process's clock, and on Redis's.
     pub(super) due: u64,
     pub(super) at: u64,
-    /// Redis's time of the decision.
+    /// When it was asked for, on this process's clock, and Redis's time of the decision.
+    pub(super) asked: u64,
     pub(super) now: u64,
     pub(super) plan: Arc<Plan>,
     pub(super) margin: Margin,
@@ -70,14 +71,14 @@ impl Slot {
     }
 
     /// Whether a soft 429 at that instant leaves nothing of it: it comes before the buckets that were drained then
-    /// give a unit, or it was booked before of a log, which may have taken for left what the service does not have.
+    /// give a unit, or it was asked for before of a log, which may have taken for left what the service does not have.
     pub(super) fn lapses(&self, throttled: u64) -> bool {
         let limits = super::touched(&self.costs);
-        let booked = self.due.saturating_sub(self.at - self.now);
         let is_of_log =
             || touched(&self.plan, self.margin, limits).any(|rule| matches!(rule, Rule::SlidingLog(_)));
-        empty_us(&self.plan, self.margin, limits)
-            .is_some_and(|empty_us| self.due < throttled + empty_us || (booked <= throttled && is_of_log()))
+        empty_us(&self.plan, self.margin, limits).is_some_and(|empty_us| {
+            self.due < throttled + empty_us || (self.asked <= throttled && is_of_log())
+        })
     }
 }
 
@@ -122,6 +123,8 @@ pub(super) struct Line {
 /// Who is asked for in a trip.
 pub(super) struct Asked {
     pub(super) seq: u64,
+    /// When the trip leaves.
+    pub(super) at: u64,
     pub(super) costs: Costs,
     pub(super) patient_until: u64,
 }
@@ -252,6 +255,7 @@ impl Line {
         asked
             .map(|(seq, caller)| Asked {
                 seq: *seq,
+                at: now,
                 costs: caller.costs.clone(),
                 patient_until: caller.patient_until,
             })

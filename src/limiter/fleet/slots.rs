@@ -26,6 +26,8 @@ pub(super) struct Booking<'a> {
     pub(super) now: u64,
     pub(super) at: u64,
     pub(super) due: u64,
+    /// When it was asked for, on this process's clock.
+    pub(super) asked: u64,
 }
 
 /// Whether a slot was booked for such calls as stand in a line.
@@ -166,7 +168,7 @@ impl State {
                 Booked::At(at) => {
                     // Who is only observed goes at once.
                     let due = if plan.policy.is_observe_only() { received } else { local(at) };
-                    let booking = Booking { plan, margin, now: reply.now, at, due };
+                    let booking = Booking { plan, margin, now: reply.now, at, due, asked: asked.at };
                     slots.push(self.book(asked.seq, booking, asked.costs, &mut states));
                 }
             }
@@ -227,7 +229,7 @@ impl State {
         costs: Costs,
         states: &mut Snapshots,
     ) -> Slot {
-        let Booking { plan, margin, now, at, due } = booking;
+        let Booking { plan, margin, now, at, due, asked } = booking;
         let rules = plan.rules.of(margin);
         let before = states.clone();
         let marks = replay::book(rules, states, at, &costs);
@@ -235,7 +237,7 @@ impl State {
             self.seats_of(label).take(costs[i]);
         }
         let (plan, after) = (plan.clone(), states.clone());
-        Slot { owner, due, at, now, plan, margin, costs, marks, before, after, was_offered: false }
+        Slot { owner, due, at, asked, now, plan, margin, costs, marks, before, after, was_offered: false }
     }
 
     /// The slot of a call that stood in no line.

@@ -33,8 +33,8 @@ local function tell()
 end
 
 -- How a call was answered: what the next answer to anyone means depends on it.
-local function tell_answer(letter)
-  redis.call('PUBLISH', channel, string.format('%s %.0f %s %s', letter, us, session, KEYS[1]))
+local function tell_answer(letter, ago_us)
+  redis.call('PUBLISH', channel, string.format('%s %.0f %s %s', letter, ago_us, session, KEYS[1]))
 end
 
 -- States that were last booked before now are read as drained now; only one that was booked at this very instant
@@ -78,10 +78,10 @@ end
 if what == 'drain' or what == 'throttled' then
   drain()
   save_pause(KEYS[1], pause, now, budget_us, late_ms)
-  if what == 'throttled' then tell_answer('t') end
+  if what == 'throttled' then tell_answer('t', 0) end
   return 1
 end
-if what == 'answered' then tell_answer('a') end
+if what == 'answered' then tell_answer('a', us) end
 
 local probed = what == 'resume' or (pause.probed > 0 and now - us >= pause.probed)
 local ended = holds and probed

@@ -11,7 +11,8 @@
 //!
 //! With `metrics`: `forbear_granted_total` (counter, by `policy`), `forbear_refused_total` (counter, by `policy`,
 //! `limit` and `kind`), both for a call that a policy would refuse if it did not only observe; and with `redis` too
-//! `forbear_store_away` (gauge by `prefix`: 1 while it is away). Never a key.
+//! `forbear_store_away` (gauge by `prefix`: 1 while it is away). Never a key. A call under several limiters that has to
+//! wait may ask one of them again, and counts again.
 
 mod algorithm;
 #[cfg(feature = "client")]

@@ -180,7 +180,9 @@ impl Limit {
     }
 
     /// The sliding log: never more than the rate's units in any period, exactly. Keeps the time of each
-    /// admission, up to one for each unit of the rate.
+    /// admission, up to one for each unit of the rate. Where a service refuses a call with a 429, what the log has left
+    /// counts as missing until the wait that it asks for is over: a belief in more than there is costs a few refusals
+    /// in each period.
     pub fn sliding_log(rate: Rate) -> Self {
         Self::of(Kind::SlidingLog(rate))
     }

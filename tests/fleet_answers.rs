@@ -136,8 +136,6 @@ async fn after_a_soft_429_what_was_booked_of_a_log_lapses() {
     });
     let callers = callers.collect::<Vec<_>>();
     let count = || went.lock().len();
-    sleep_until(start + ms(900)).await;
-    assert_eq!(count(), 0, "until the hundred are over");
     while count() < 110 {
         assert!(start.elapsed() < ms(3_000), "{} went", count());
         sleep(ms(1)).await;
@@ -146,8 +144,10 @@ async fn after_a_soft_429_what_was_booked_of_a_log_lapses() {
     throttled();
     let told = Instant::now();
     sleep(ms(600)).await;
-    let late = went.lock().iter().filter(|at| **at > told + ms(30)).count();
-    assert!(late <= 3, "{late} of {} went by slots from before", count());
+    assert!(went.lock().iter().all(|at| *at >= start + ms(1_000)), "until the hundred are over");
+    // Of those that were booked ahead some thirty would go after this.
+    let late = went.lock().iter().filter(|at| **at > told + ms(60)).count();
+    assert!(late <= 10, "{late} of {} went by slots from before", count());
     for caller in callers {
         caller.await.expect("no caller panics");
     }

@@ -109,8 +109,9 @@ impl Rules {
         self.bare.iter().any(|rule| !rule.is_seats())
     }
 
-    pub(crate) fn has_seats(&self) -> bool {
-        self.bare.iter().any(Rule::is_seats)
+    /// Whether all of it are buckets or plain rates, and none of them leaky.
+    pub(crate) fn are_buckets(&self) -> bool {
+        !self.holds && self.bare.iter().all(|rule| matches!(rule, Rule::Gcra(_)))
     }
 
     /// The longest that a limit takes to free one unit.

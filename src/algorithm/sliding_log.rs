@@ -91,7 +91,8 @@ impl State {
         if index == 0 { self.base } else { self.entries[index - 1].total }
     }
 
-    /// Instants and units, oldest first; and of what was drained the units, since when, the window's end and its length.
+    /// Instants and units, oldest first; and of what was drained the units, since when, the window's end and its
+    /// length.
     #[cfg(all(test, feature = "redis"))]
     pub(crate) fn entries(&self) -> (Vec<(u64, u64)>, [u64; 4]) {
         let units = |i| self.entries[i].total - self.total_before(i);

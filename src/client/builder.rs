@@ -195,9 +195,9 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The first fault of the builder or of a policy; two policies of one name for one service that have not the same
-    /// limits; a cost in a unit
-    /// that no policy counts; no policy at all, which would be a client without limits.
+    /// The first fault of the builder or of a policy; a policy for every request and one of the same name for some
+    /// that has other limits, since both keep what was used under one key; a cost in a unit that no policy counts; no
+    /// policy at all, which would be a client without limits.
     pub fn build(self) -> Result<Client, ConfigError> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -235,7 +235,8 @@ impl Builder {
         Ok(chain.with(self.retry).with(throttle).build())
     }
 
-    /// The name of two policies for one service that have not the same limits: each would forget what the other used.
+    /// The name of a policy for every request and of one for some that have not the same limits: each would forget
+    /// what the other used.
     fn clash(&self) -> Option<&str> {
         let policies = || {
             let sound = self.rules.iter().filter_map(|(rule, limits)| Some((rule, limits.policy()?)));

@@ -330,23 +330,19 @@ impl Retry {
         if server > self.max_server_wait {
             return Err(Stop::WaitTooLong);
         }
-        let (step, least, backoff, jitter) = {
-            let rng = &mut *self.rng.lock();
-            let (step, least, backoff) = match fault {
-                Fault::Throttled => {
-                    let (step, least) =
-                        (self.throttle.step(number), self.throttle.least_after_throttle(number));
-                    (step, least, self.throttle.after_throttle(number, rng))
-                }
-                Fault::Transient => {
-                    let (step, least) =
-                        (self.transient.step(number), self.transient.least_after_transient(number));
-                    (step, least, self.transient.after_transient(number, rng))
-                }
-            };
-            (step, least, backoff, self.spread.of(server, rng))
+        let (own, least) = match fault {
+            Fault::Throttled => (&self.throttle, self.throttle.least_after_throttle(number)),
+            Fault::Transient => (&self.transient, self.transient.least_after_transient(number)),
         };
-        // One of the two decides, with its own jitter.
+        let (step, backoff, jitter) = {
+            let rng = &mut *self.rng.lock();
+            let backoff = match fault {
+                Fault::Throttled => own.after_throttle(number, rng),
+                Fault::Transient => own.after_transient(number, rng),
+            };
+            (own.step(number), backoff, self.spread.of(server, rng))
+        };
+        // The longer decides.
         let (floor, wait, cause) = match server >= step {
             true => (server, server.saturating_add(jitter), Cause::Server),
             false => (least.max(server), backoff.max(server.saturating_add(jitter)), Cause::Backoff),

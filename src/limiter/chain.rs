@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 #[cfg(feature = "redis")]
 use super::fleet;
@@ -44,9 +45,9 @@ impl Limiter {
     /// Permits of several limiters at once, or none: decided in one step where they share a store, and in
     /// order where something has to wait. What was taken goes back when a later one refuses, and when a key is
     /// paused while a later one holds the call, which then asks again. Only the last may hold calls for long. A call
-    /// that waited for its seat is charged anew under the others' rates, if its turn there comes within a second, so
-    /// that calls that it lets go at once keep to them; else, and where the last has a rate of its own or the others
-    /// have seats, what was taken stands.
+    /// that waited for its seat is charged anew under the others' buckets and plain rates, if its turn there comes
+    /// within a second, so that calls that it lets go at once keep to them; else, and where the last has a rate of
+    /// its own or the others have windows, logs or seats, what was taken stands.
     ///
     /// # Errors
     /// The refusal of the first that refuses.
@@ -72,22 +73,20 @@ impl Limiter {
         let turns = Turns { asks, begun: clock::now_us() };
         loop {
             let mut taken = Taken(Vec::with_capacity(asks.len()));
-            let mut pauses = SmallVec::<[u64; 4]>::new();
             let mut last_us = 0;
             for (i, (limiter, ask)) in asks.iter().enumerate() {
                 let asked = clock::now_us();
                 taken.0.push(limiter.acquire(ask.clone().max_wait(turns.left(i))).await?);
                 last_us = clock::now_us().saturating_sub(asked);
-                pauses.push(limiter.paused_until(ask.key));
             }
             if last_us > STALE_US {
-                turns.renew(&mut taken, &pauses).await;
+                turns.renew(&mut taken).await;
             }
-            // Before it goes a call looks at each pause again. One that was there before let it go as a probe.
-            let is_later = |((limiter, ask), before): (&(&Limiter, Ask<'_>), &u64)| {
-                limiter.paused_until(ask.key) > *before
+            // Before it goes a call looks at each pause again.
+            let is_held = |((limiter, ask), permit): (&(&Limiter, Ask<'_>), &Permit)| {
+                !permit.probes() && limiter.is_paused(ask.key)
             };
-            if !asks.iter().zip(&pauses).any(is_later) {
+            if !asks.iter().zip(&taken.0).any(is_held) {
                 return Ok(taken.all());
             }
         }
@@ -155,16 +154,18 @@ impl Turns<'_, '_, '_> {
         limiter.core.current.load().max_wait_of(ask).saturating_sub(passed)
     }
 
-    /// A seat of the last was waited for: what was charged under the rates of the others meanwhile is charged anew,
-    /// as far as their turn comes soon. What is no pause's probe, for of that there is one.
-    async fn renew(&self, taken: &mut Taken, pauses: &[u64]) {
-        for i in (0..self.asks.len() - 1).filter(|i| pauses[*i] == 0 && self.moves(*i)) {
+    /// A seat of the last was waited for: what was charged to buckets of the others meanwhile is charged anew, as far
+    /// as their turn comes soon. What is no pause's probe, for of that there is one.
+    async fn renew(&self, taken: &mut Taken) {
+        let until = Instant::now() + HELD;
+        for i in (0..self.asks.len() - 1).filter(|i| self.moves(*i)) {
             let (limiter, ask) = &self.asks[i];
             let left = self.left(i);
-            if self.turn_in(i) >= left.min(HELD) {
+            let soon = left.min(until.saturating_duration_since(Instant::now()));
+            if taken.0[i].probes() || self.turn_in(i) >= soon {
                 continue;
             }
-            let fresh = tokio::time::timeout(HELD, limiter.acquire(ask.clone().max_wait(left)));
+            let fresh = tokio::time::timeout_at(until, limiter.acquire(ask.clone().max_wait(left)));
             if let Ok(Ok(fresh)) = fresh.await {
                 std::mem::replace(&mut taken.0[i], fresh).undo();
             }
@@ -178,12 +179,11 @@ impl Turns<'_, '_, '_> {
         Duration::from_micros(unit_us.saturating_mul(limiter.waiting(ask.key) as u64))
     }
 
-    /// Whether a charge under it moves on with time while a seat of the last is waited for. A leaky bucket's queue
-    /// holds its calls itself, and who has a seat keeps it.
+    /// Whether its charge can be made anew when a seat of the last was waited for: that of buckets alone, for windows
+    /// and logs would keep the old one beside it, and who has a seat keeps that.
     fn moves(&self, i: usize) -> bool {
         let plan = |i: usize| self.asks[i].0.core.current.load_full();
-        let (last, ours) = (plan(self.asks.len() - 1), plan(i));
-        !last.rules.is_timed() && !ours.rules.has_seats() && !ours.rules.holds()
+        !plan(self.asks.len() - 1).rules.is_timed() && plan(i).rules.are_buckets()
     }
 }
 

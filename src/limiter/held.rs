@@ -105,6 +105,8 @@ pub(super) struct Later {
     pub(super) waited_us: u64,
     /// The states before a booking ahead.
     pub(super) before: Option<Box<[Option<State>]>>,
+    /// Whether it is the probe of a pause.
+    pub(super) probes: bool,
     /// What a policy that only observes would have answered.
     pub(super) observed: Option<Decision>,
     /// Where it was charged, if that is not in this process.

@@ -67,6 +67,7 @@ impl Permit {
             ahead_us: answer.at.saturating_sub(answer.now),
             waited_us: 0,
             before: part.before,
+            probes: part.probes,
             observed: (!charged).then(|| plan.decision(answer, part.levels)),
             #[cfg(feature = "redis")]
             fleet: None,
@@ -114,6 +115,11 @@ impl Permit {
             held.later.get_or_insert_default().fleet = Some(charge);
         }
         self
+    }
+
+    /// Whether it is the probe of a pause, which goes although that holds the key.
+    pub(super) fn probes(&self) -> bool {
+        self.held().later.as_ref().is_some_and(|later| later.probes)
     }
 
     pub(super) fn waited_us(mut self, waited_us: u64) -> Self {

@@ -1,4 +1,5 @@
-//! How a key stands, and what changes that beside its calls: what services answer, operators, and calls that were sent already.
+//! How a key stands, and what changes that beside its calls: what services answer, operators, and calls that were sent
+//! already.
 //!
 //! In one process a change is a step in the store, told to those who wait; in a fleet it holds here at once, and
 //! elsewhere as soon as Redis hears of it.
@@ -44,8 +45,9 @@ impl Limiter {
     /// A throttling answer that asks for more than a second, or that follows another one, pauses the key for
     /// everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to 30 s until a call does
     /// well. In spite of it one call an hour goes, to find out whether it is over. Any other throttling answer leaves
-    /// the key open, but nothing saved up, and what was booked ahead is booked anew; one that forbids another try and
-    /// names no wait, as of an account that is used up, changes nothing.
+    /// the key open, but nothing saved up, and what was booked ahead is booked anew; of a sliding log what is left is
+    /// missing until the wait that it asks for is over, and returns evenly over a period. One that forbids another try
+    /// and names no wait, as of an account that is used up, changes nothing.
     ///
     /// It follows another one if that was the last answer and known when the call was sent. Where several processes
     /// share the budgets in Redis, the answers of all count, as far as they are heard of; there it must have been sent
@@ -80,17 +82,17 @@ impl Limiter {
         });
     }
 
-    /// When the pause of a key ends, as far as it is known here; 0 where there is none, or it holds nobody.
-    pub(super) fn paused_until(&self, key: &str) -> u64 {
+    /// Whether a pause holds a key, as far as it is known here.
+    pub(super) fn is_paused(&self, key: &str) -> bool {
         let plan = self.core.current.load();
         if plan.policy.is_observe_only() {
-            return 0;
+            return false;
         }
         #[cfg(feature = "redis")]
         if let Some(fleet) = &self.core.shared.fleet {
-            return fleet.paused_until(key);
+            return fleet.is_paused(key);
         }
-        plan.shared.store.paused_until(plan.part(self.margin, key, &[]))
+        plan.shared.store.is_paused(plan.part(self.margin, key, &[]))
     }
 
     /// How long a row of 429s must have lasted.

@@ -32,7 +32,7 @@ pub enum Profile {
     GitHub,
     /// `X-HubSpot-RateLimit-*`: an exhausted window is over after its whole length at the latest.
     HubSpot,
-    /// 400 with an exhausted budget, or the code `RATELIMITED` in the body, is a throttle.
+    /// 400 with an exhausted budget, or the code `RATELIMITED` in the body whatever the status, is a throttle.
     Linear,
     /// A 200 with `Retry-After` and a database lag, or the code `maxlag`, is a throttle.
     MediaWiki,

@@ -287,6 +287,7 @@ pub(super) fn decide(parts: &[Part<'_>], entries: &mut [&mut Entry], now: u64, w
         if granted {
             if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.holds(now).is_some()) {
                 (pause.probed, pause.probe_at) = (at, at.saturating_add(pause.probe_every));
+                answer.probes = true;
             }
             if when.from.is_some() {
                 answer.before =

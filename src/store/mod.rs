@@ -199,6 +199,8 @@ pub(crate) struct PartAnswer {
     pub(crate) marks: SmallVec<[Mark; 3]>,
     /// Granted to one who waited: the states before, for taking the booking back.
     pub(crate) before: Option<Box<[Option<State>]>>,
+    /// Granted in a pause, as its probe.
+    pub(crate) probes: bool,
 }
 
 /// Finds a key's budget again without its key.

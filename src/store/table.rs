@@ -242,11 +242,9 @@ impl Table {
         });
     }
 
-    /// When a key's pause ends; 0 where there is none.
-    pub(crate) fn paused_until(&self, part: Part<'_>) -> u64 {
+    pub(crate) fn is_paused(&self, part: Part<'_>) -> bool {
         self.keys.read(&part, |entry, now| {
-            let pause = entry.and_then(|entry| entry.pause.as_ref()?.holds(now));
-            pause.unwrap_or(0)
+            entry.is_some_and(|entry| entry.pause.as_ref().is_some_and(|pause| pause.holds(now).is_some()))
         })
     }
 

@@ -74,8 +74,8 @@ impl Quota {
         self.empty(now, now, 0);
     }
 
-    /// The same for a request that was refused, to come again after a wait. Of a log what is left is missing until then,
-    /// and so is what was refused, up to half of all.
+    /// The same for a request that was refused, to come again after a wait. Of a log what is left is missing until
+    /// then, and so is what was refused, up to half of all.
     pub(crate) fn refused(&mut self, now: u64, wait_us: u64) {
         self.empty(now, now + wait_us, 1);
     }

@@ -151,14 +151,18 @@ impl Together {
         if let Some(Booked::At(at)) = reply.slots.first() {
             let slots = each.map(|(i, part)| {
                 let (plan, margin) = (&chain.plans[i], margins[i]);
-                let booking =
-                    Booking { plan, margin, now: reply.now, at: *at, due: received, asked: self.begun };
+                let probes = part.pause.until > reply.now;
+                let (due, asked) = (received, self.begun);
+                let booking = Booking { plan, margin, now: reply.now, at: *at, due, asked, probes };
                 keys[i].state.lock().book_now(booking, chain.costs[i].clone(), part)
             });
-            let slots = slots.collect::<SmallVec<[Slot; 4]>>().into_iter().enumerate();
+            let slots = slots.collect::<SmallVec<[Slot; 4]>>();
             self.give_spare();
-            if !self.are_open() {
-                // Paused or drained since: the slots lapse.
+            let lapses = |(i, slot): (usize, &Slot)| keys[i].state.lock().lapses(slot);
+            let have_lapsed = slots.iter().enumerate().any(lapses);
+            let slots = slots.into_iter().enumerate();
+            if have_lapsed || !self.are_open() {
+                // Paused or drained since.
                 for (i, slot) in slots {
                     keys[i].state.lock().free_slot(&slot);
                     fleets[i].give_back(&keys[i], vec![slot]);

@@ -56,6 +56,8 @@ pub(super) struct Slot {
     /// The states around the booking.
     pub(super) before: Snapshots,
     pub(super) after: Snapshots,
+    /// Whether it is the probe of a pause.
+    pub(super) probes: bool,
     /// Redis would not take it back.
     pub(super) was_offered: bool,
 }
@@ -174,13 +176,10 @@ impl Line {
 
     /// The slots that a soft 429 leaves nothing of, and whether there is any news of one.
     pub(super) fn lapse(&mut self) -> (Vec<Slot>, bool) {
-        let mut lapsed = Vec::new();
-        if self.slots.iter().any(|slot| slot.lapses(self.throttled)) {
-            let slots = std::mem::take(&mut self.slots);
-            for slot in slots {
-                if slot.lapses(self.throttled) { lapsed.push(slot) } else { self.slots.push_back(slot) }
-            }
-        }
+        let throttled = self.throttled;
+        let lapses = |slot: &Slot| throttled > 0 && slot.lapses(throttled);
+        let (lapsed, kept) = std::mem::take(&mut self.slots).into_iter().partition::<Vec<_>, _>(lapses);
+        self.slots = kept.into();
         for slot in &lapsed {
             if let Some(owner) = self.callers.get_mut(&slot.owner) {
                 owner.booked = false;

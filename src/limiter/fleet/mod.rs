@@ -333,7 +333,11 @@ impl Fleet {
         let charge = Charge { fleet: self.clone(), key, plan: slot.plan.clone(), part: None };
         let plan = slot.plan.clone();
         let answer = Answer { now: slot.now, at: slot.at, outcome: Outcome::Granted, parts: SmallVec::new() };
-        let part = PartAnswer { marks: slot.marks.iter().copied().collect(), ..PartAnswer::default() };
+        let part = PartAnswer {
+            marks: slot.marks.iter().copied().collect(),
+            probes: slot.probes,
+            ..PartAnswer::default()
+        };
         let seats = plan.rules.of(slot.margin).iter().map(Rule::is_seats);
         let seats = seats.collect::<SmallVec<[bool; 3]>>();
         let permit = Permit::of(&plan, slot.margin, slot.costs.clone(), &answer, part);
@@ -366,10 +370,10 @@ impl Fleet {
         Peek { decision: Decision::standing(labels, paused_us, levels), waiting }
     }
 
-    /// When the pause of a key ends, as far as this process knows; 0 where there is none.
-    pub(super) fn paused_until(&self, key: &str) -> u64 {
+    /// Whether a key is paused, as far as this process knows.
+    pub(super) fn is_paused(&self, key: &str) -> bool {
         let found = self.keys.lock().by_key.get(key).cloned();
-        found.and_then(|key| key.state.lock().paused(clock::now_us())).unwrap_or(0)
+        found.is_some_and(|key| key.state.lock().paused(clock::now_us()).is_some())
     }
 
     /// Callers of this process that wait for a key.

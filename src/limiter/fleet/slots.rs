@@ -28,6 +28,8 @@ pub(super) struct Booking<'a> {
     pub(super) due: u64,
     /// When it was asked for, on this process's clock.
     pub(super) asked: u64,
+    /// Whether the key was paused: it is the probe of that.
+    pub(super) probes: bool,
 }
 
 /// Whether a slot was booked for such calls as stand in a line.
@@ -152,6 +154,7 @@ impl State {
         let part = reply.parts.pop().expect("one part was asked about");
         let local = |at: u64| received.saturating_add(at.saturating_sub(reply.now));
         self.heard(plan, &part, reply.now, received);
+        let probes = part.pause.until > reply.now;
         let Some(line) = self.lines.iter().find(|line| line.id == id) else { return };
         let (margin, limits) = (line.margin, line.limits);
         let rules = plan.rules.of(margin);
@@ -168,7 +171,7 @@ impl State {
                 Booked::At(at) => {
                     // Who is only observed goes at once.
                     let due = if plan.policy.is_observe_only() { received } else { local(at) };
-                    let booking = Booking { plan, margin, now: reply.now, at, due, asked: asked.at };
+                    let booking = Booking { plan, margin, now: reply.now, at, due, asked: asked.at, probes };
                     slots.push(self.book(asked.seq, booking, asked.costs, &mut states));
                 }
             }
@@ -229,7 +232,7 @@ impl State {
         costs: Costs,
         states: &mut Snapshots,
     ) -> Slot {
-        let Booking { plan, margin, now, at, due, asked } = booking;
+        let Booking { plan, margin, now, at, due, asked, probes } = booking;
         let rules = plan.rules.of(margin);
         let before = states.clone();
         let marks = replay::book(rules, states, at, &costs);
@@ -237,7 +240,21 @@ impl State {
             self.seats_of(label).take(costs[i]);
         }
         let (plan, after) = (plan.clone(), states.clone());
-        Slot { owner, due, at, asked, now, plan, margin, costs, marks, before, after, was_offered: false }
+        Slot {
+            owner,
+            due,
+            at,
+            asked,
+            now,
+            plan,
+            margin,
+            costs,
+            marks,
+            before,
+            after,
+            probes,
+            was_offered: false,
+        }
     }
 
     /// The slot of a call that stood in no line.

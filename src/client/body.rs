@@ -79,6 +79,11 @@ impl Ride {
         self.permits.iter().for_each(Permit::free_seats);
     }
 
+    /// What was estimated goes back.
+    pub(crate) fn unspent(&self) {
+        self.permits.iter().for_each(Permit::unspent);
+    }
+
     pub(crate) fn settle(&self, unit: &str, used: u64) {
         self.permits.iter().for_each(|permit| permit.settle(unit, used));
     }

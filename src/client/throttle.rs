@@ -240,7 +240,8 @@ impl Throttle {
         if let Some(costs) = self.begin(&mut attempt, &request, options, &call) {
             self.acquire(&mut attempt, costs, &call).await?;
         }
-        self.follow(attempt, next.run(request, extensions), call).await
+        let estimates = attempt.estimates();
+        estimates.unless_sent(self.follow(attempt, next.run(request, extensions), call).await)
     }
 
     /// One attempt that has to ask for its permits.
@@ -254,7 +255,8 @@ impl Throttle {
         call: impl Deref<Target = Call> + Send + 'a,
     ) -> Result<Response> {
         self.acquire(&mut attempt, costs, &call).await?;
-        self.follow(attempt, next.run(request, extensions), call).await
+        let estimates = attempt.estimates();
+        estimates.unless_sent(self.follow(attempt, next.run(request, extensions), call).await)
     }
 
     /// What is done with the response to an attempt. What few need is apart, so that the future is small.
@@ -269,13 +271,7 @@ impl Throttle {
         async move {
             let looked_into = {
                 let mut result = sending.await;
-                let response = match &mut result {
-                    Ok(response) => response,
-                    Err(error) => {
-                        attempt.failed(error);
-                        return result;
-                    }
-                };
+                let Ok(response) = &mut result else { return result };
                 let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {
                     let landed = self.land(&attempt.origin, response);
@@ -338,6 +334,11 @@ impl Middleware for Throttle {
                 let options = marker::stated(extensions);
                 let mut attempt = self.outgoing(&request, options, now);
                 match self.begin(&mut attempt, &request, options, &within) {
+                    None if attempt.has_estimates() => {
+                        let estimates = attempt.estimates();
+                        let follow = self.follow(attempt, next.run(request, extensions), within);
+                        Box::pin(async move { estimates.unless_sent(follow.await) })
+                    }
                     None => {
                         let sending = next.run(request, extensions);
                         let follow = Box::write(Box::new_uninit(), self.follow(attempt, sending, within));

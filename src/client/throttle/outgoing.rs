@@ -6,12 +6,13 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use reqwest::{Request, Response, Url};
-use reqwest_middleware::{Error, Result};
+use reqwest_middleware::Result;
 use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
@@ -25,7 +26,7 @@ use crate::client::receipt;
 use crate::client::request_ext::{Options, Pass};
 use crate::client::route::{self, Route};
 use crate::clock::at_us;
-use crate::limiter::{Ask, Limiter, Permit, Refused, RefusedKind};
+use crate::limiter::{Ask, Limiter, Refused, RefusedKind};
 use crate::signals::Signals;
 
 const LYING: &str =
@@ -58,13 +59,17 @@ impl Outgoing<'_> {
         };
     }
 
-    /// A request that never reached the service used nothing of what was estimated. It still counts as one: others
-    /// that cannot connect are paced by that.
-    #[cold]
-    pub(super) fn failed(&self, error: &Error) {
-        if matches!(self.holds, Holds::Ride(_)) && classify::error_kind(error) == ErrorKind::Connect {
-            self.holds.permits().iter().for_each(Permit::unspent);
-        }
+    /// Whether something of what it was charged is an estimate.
+    #[inline]
+    pub(super) fn has_estimates(&self) -> bool {
+        matches!(self.holds, Holds::Ride(_))
+    }
+
+    pub(super) fn estimates(&self) -> Estimates {
+        Estimates(match &self.holds {
+            Holds::Ride(aboard) => Some(aboard.0.clone()),
+            Holds::Permits(_) => None,
+        })
     }
 
     /// Leaves in the response what was read in it, the record of the call so far, and the handle to settle.
@@ -90,6 +95,22 @@ impl Outgoing<'_> {
         } else {
             response
         }
+    }
+}
+
+/// What an attempt was charged by estimate.
+pub(super) struct Estimates(Option<Arc<Ride>>);
+
+impl Estimates {
+    /// A request that never reached the service used nothing of them. It still counts as one: others that cannot
+    /// connect either are paced by that.
+    pub(super) fn unless_sent(self, result: Result<Response>) -> Result<Response> {
+        if let (Some(ride), Err(error)) = (self.0, &result)
+            && classify::error_kind(error) == ErrorKind::Connect
+        {
+            ride.unspent();
+        }
+        result
     }
 }
 

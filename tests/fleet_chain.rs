@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use forbear::store::Redis;
+use forbear::store::{OnOutage, Redis};
 use forbear::{Ask, Limiter, Policy, RefusedKind};
 use redis_process::RedisProcess;
 use tokio::time::{Instant, sleep, timeout};
@@ -201,4 +201,23 @@ async fn calls_that_a_shared_cap_held_go_as_their_rate_allows() {
     let soon = went.iter().min().copied().unwrap() + Duration::from_millis(400);
     let first = went.iter().filter(|at| **at < soon).count();
     assert!(first < CALLS / 2, "{first} of {CALLS} within 0.4 s, which is the time of 20");
+}
+
+/// A store that lets everything through while it is away does so in spite of a pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_no_chain_that_an_outage_lets_through() {
+    let mut server = RedisProcess::start();
+    let store = Redis::new(server.url()).unwrap().on_outage(OnOutage::Open);
+    let limiter = |name| Limiter::new(Policy::new(name).limit("1000/s burst 100"), &store).unwrap();
+    let (address, plan) = (limiter("address"), limiter("plan"));
+    drop(address.acquire("connects").await.unwrap());
+    server.kill();
+    while !store.health().is_away() {
+        _ = address.try_acquire("connects").await;
+    }
+    address.pause("::1", Duration::from_secs(60));
+    let all = tokio::spawn(async move {
+        Limiter::acquire_all(&[(&address, Ask::new("::1")), (&plan, Ask::new("gold"))]).await
+    });
+    assert_eq!(timeout(SOON, all).await.expect("it goes at once").unwrap().unwrap().len(), 2);
 }

@@ -353,9 +353,9 @@ impl Retry {
         if floor.max(call.pause_left().saturating_add(passed)) > left {
             return Err(Stop::MaxWait);
         }
-        // Jitter is ours to cut to the time that is left, of which half before a deadline is for the attempt; the floor
-        // is not.
-        let mut until = received.checked_add(wait.min(left)).ok_or(Stop::MaxWait)?;
+        // Jitter is ours to cut to half of the time that is left, for the attempt needs some; the floor is not.
+        let wait = wait.min(floor + (left - floor.min(left)) / 2);
+        let mut until = received.checked_add(wait).ok_or(Stop::MaxWait)?;
         let resumes = Instant::now().checked_add(call.pause_left()).ok_or(Stop::MaxWait)?;
         if let Some(deadline) = call.deadline() {
             let soonest = received + floor;

@@ -52,6 +52,7 @@ impl Limiter {
     /// # Errors
     /// The refusal of the first that refuses.
     pub async fn acquire_all(asks: &[(&Limiter, Ask<'_>)]) -> Result<Vec<Permit>, Refused> {
+        let turns = Turns { asks, begun: clock::now_us() };
         let chain = match Chain::of(asks) {
             Some(Ok(chain)) => Some(chain),
             Some(Err(refused)) => return Err(refused),
@@ -70,23 +71,24 @@ impl Limiter {
                 return result;
             }
         }
-        let turns = Turns { asks, begun: clock::now_us() };
         loop {
             let mut taken = Taken(Vec::with_capacity(asks.len()));
+            let mut in_spite = SmallVec::<[bool; 4]>::new();
             let mut last_us = 0;
             for (i, (limiter, ask)) in asks.iter().enumerate() {
                 let asked = clock::now_us();
                 taken.0.push(limiter.acquire(ask.clone().max_wait(turns.left(i))).await?);
                 last_us = clock::now_us().saturating_sub(asked);
+                in_spite.push(limiter.is_paused(ask.key));
             }
             if last_us > STALE_US {
                 turns.renew(&mut taken).await;
             }
-            // Before it goes a call looks at each pause again.
-            let is_held = |((limiter, ask), permit): (&(&Limiter, Ask<'_>), &Permit)| {
-                !permit.probes() && limiter.is_paused(ask.key)
-            };
-            if !asks.iter().zip(&taken.0).any(is_held) {
+            // Before it goes a call looks at each pause again, but for one in spite of which it was let go: as a probe,
+            // or by a store that is away.
+            let is_held =
+                |i: usize| !taken.0[i].probes() && !in_spite[i] && asks[i].0.is_paused(asks[i].1.key);
+            if !(0..asks.len()).any(is_held) {
                 return Ok(taken.all());
             }
         }
@@ -165,8 +167,7 @@ impl Turns<'_, '_, '_> {
             if taken.0[i].probes() || self.turn_in(i) >= soon {
                 continue;
             }
-            let fresh = tokio::time::timeout_at(until, limiter.acquire(ask.clone().max_wait(left)));
-            if let Ok(Ok(fresh)) = fresh.await {
+            if let Ok(fresh) = limiter.acquire(ask.clone().max_wait(soon)).await {
                 std::mem::replace(&mut taken.0[i], fresh).undo();
             }
         }

@@ -106,7 +106,8 @@ impl RedisProcess {
         self.try_cli(arguments).expect("redis-cli answers")
     }
 
-    fn try_cli(&self, arguments: &[&str]) -> Option<String> {
+    /// `None` while it does not answer.
+    pub(crate) fn try_cli(&self, arguments: &[&str]) -> Option<String> {
         let mut command = Command::new("redis-cli");
         command.args(["-p", &self.port.to_string()]).args(arguments);
         let output =

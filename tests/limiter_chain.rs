@@ -185,3 +185,18 @@ async fn a_probe_that_waits_for_a_seat_is_still_the_probe() {
     assert!(each.try_acquire("k").await.is_err(), "one an hour");
     drop(permits);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_whose_seat_does_not_come_leaves_its_turn_to_the_next() {
+    let store = Local::new();
+    let each = Policy::new("each").limit("10/s burst 10").max_wait(Duration::ZERO);
+    let each = Limiter::new(each, &store).unwrap();
+    let all = Limiter::new(Policy::new("all").limit("1 at once"), &store).unwrap();
+    each.observe("k", &signals(429, &[("retry-after", "36000")]));
+    let _busy = all.acquire("k").await.unwrap();
+    tokio::time::sleep(secs(3_600)).await;
+    let refused = both(&each, &all, ms(500)).await.unwrap_err();
+    assert_eq!((refused.policy(), refused.kind()), ("all", RefusedKind::NoSeat));
+    drop(each.acquire("k").await.unwrap());
+    assert!(each.acquire("k").await.is_err(), "one an hour");
+}

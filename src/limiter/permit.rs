@@ -238,6 +238,17 @@ impl Permit {
         for label in &self.held().issuer().rules.labels.limits {
             self.settle(&label.unit, 0);
         }
+        let held = self.held();
+        #[cfg(feature = "redis")]
+        let is_local = held.fleet().is_none();
+        #[cfg(not(feature = "redis"))]
+        let is_local = true;
+        if let Some(margin) = held.charged.filter(|_| is_local && self.probes()) {
+            held.issuer().reach(
+                |store| store.unprobe(held.charge(margin)),
+                |queue| queue.corrected(held.grant.ticket),
+            );
+        }
     }
 }
 

@@ -250,6 +250,13 @@ impl Entry {
         }
     }
 
+    /// The probe of that instant was not sent: the next call is it.
+    pub(super) fn unprobe(&mut self, slot: u64) {
+        if let Some(pause) = self.pause.as_mut().filter(|pause| pause.probed == slot) {
+            (pause.probed, pause.probe_at) = (0, slot);
+        }
+    }
+
     /// Ends a permit.
     pub(super) fn release(&mut self, charge: &Charge<'_>) {
         self.free_seats(charge);

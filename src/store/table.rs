@@ -164,14 +164,16 @@ impl Table {
                     rule.take_back(state, charge.slot, cost, before);
                 }
             }
-            if let Some(pause) = entry.pause.as_mut().filter(|pause| pause.probed == charge.slot) {
-                // The probe was not sent: the next call is it.
-                (pause.probed, pause.probe_at) = (0, charge.slot);
-            }
+            entry.unprobe(charge.slot);
             if charge.rules.rides {
                 entry.permits -= 1;
             }
         });
+    }
+
+    /// Gives back its turn as the probe of a pause alone.
+    pub(crate) fn unprobe(&self, charge: Charge<'_>) {
+        self.keys.by_ticket(charge.ticket, |entry| entry.unprobe(charge.slot));
     }
 
     /// Gives back the seats of a permit that stays: they cost 0 from then on.

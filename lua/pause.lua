@@ -70,6 +70,8 @@ if what == 'pause' then
   else
     return 0
   end
+  -- It is over already: what was booked at this very instant would not tell.
+  if us == 0 then drain() end
   save_pause(KEYS[1], pause, now, budget_us, late_ms)
   tell()
   return 1

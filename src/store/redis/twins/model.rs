@@ -346,6 +346,10 @@ impl Model {
                 } else {
                     return 0;
                 }
+                if for_us == 0 {
+                    pause.drained = pause.drained.max(now);
+                    self.drain(change, now);
+                }
                 let px = at_least(&pause, LATE_MS);
                 self.keep_pause(change.names, pause, px);
             }

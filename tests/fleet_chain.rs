@@ -25,6 +25,14 @@ fn now<'a>(limiter: &'a Limiter, key: &'a str) -> (&'a Limiter, Ask<'a>) {
     (limiter, Ask::new(key).max_wait(Duration::ZERO))
 }
 
+/// Kills the server, and calls until that was noticed.
+async fn take_away(server: &mut RedisProcess, store: &Redis, limiter: &Limiter) {
+    server.kill();
+    while !store.health().is_away() {
+        _ = limiter.try_acquire("connects").await;
+    }
+}
+
 #[tokio::test]
 async fn all_of_them_take_one_trip_and_all_or_none_are_charged() {
     let server = RedisProcess::start();
@@ -129,10 +137,7 @@ async fn a_pause_that_redis_never_heard_of_holds_them() {
     let limiter = |name| Limiter::new(Policy::new(name).limit("1000/s burst 100"), &store).unwrap();
     let (address, plan) = (limiter("address"), limiter("plan"));
     drop(address.acquire("connects").await.unwrap());
-    server.kill();
-    while !store.health().is_away() {
-        _ = address.try_acquire("connects").await;
-    }
+    take_away(&mut server, &store, &address).await;
     let paused = Instant::now();
     address.pause("::1", PAUSE);
     server.restart();
@@ -211,10 +216,7 @@ async fn a_pause_holds_no_chain_that_an_outage_lets_through() {
     let limiter = |name| Limiter::new(Policy::new(name).limit("1000/s burst 100"), &store).unwrap();
     let (address, plan) = (limiter("address"), limiter("plan"));
     drop(address.acquire("connects").await.unwrap());
-    server.kill();
-    while !store.health().is_away() {
-        _ = address.try_acquire("connects").await;
-    }
+    take_away(&mut server, &store, &address).await;
     address.pause("::1", Duration::from_secs(60));
     let all = tokio::spawn(async move {
         Limiter::acquire_all(&[(&address, Ask::new("::1")), (&plan, Ask::new("gold"))]).await

@@ -130,8 +130,7 @@ pub enum Stop {
     /// Another send would end the same way.
     Final,
     /// The fault may have come after the service acted, or from where a redirect led, and the method is not
-    /// idempotent. See
-    /// [`RequestExt::idempotent`](crate::RequestExt::idempotent).
+    /// idempotent. See [`RequestExt::idempotent`](crate::RequestExt::idempotent).
     NotIdempotent,
     /// The body is a stream, which cannot be sent twice.
     NotReplayable,

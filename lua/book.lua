@@ -19,6 +19,9 @@
 --           costs (units), one a limit of all parts
 --           for each caller how long it may still be held, apart from what a leaky bucket holds it (us)
 --         for each state that was seen: how many numbers it has, and these as in the kind's file
+--         for each part what became of calls: of how many slots; and for each
+--           the slot; how long before the trip the last answer came (us), or -1 if the service counts none of them
+--           what they were charged (units), one a limit of the part
 --       then, where there are limits of seats:
 --       3 session
 --       4 channel of everyone
@@ -91,6 +94,12 @@ for l = 1, #limits do
   end
 end
 
+for p = 1, #parts do
+  local part = parts[p]
+  part.fates, part.fate = args[arg], arg + 1
+  arg = part.fate + part.fates * (3 + part.last - part.first)
+end
+
 local out, n = { now }, 1
 local values = redis.call('MGET', unpack(keys, 1, key - 1))
 local held_until, ask_again = 0, 0
@@ -112,6 +121,20 @@ if #seated > 0 then
     limit.rule = kind.rule(args, limit.arg, keys, key)
     key = key + 3
     kind.open(limit.rule, worker, now)
+  end
+end
+
+-- What became of a part's calls, under one of its limits.
+local function hear(part, limit, index)
+  local kind, each = limit.kind, 3 + part.last - part.first
+  for i = part.fate, part.fate + (part.fates - 1) * each, each do
+    local slot, ago_us, units, changed = args[i], args[i + 1], args[i + 2 + index]
+    if ago_us >= 0 then
+      changed = kind.arrived(limit.rule, limit.state, slot, units, now - ago_us)
+    elseif kind.is_list then
+      changed = kind.take_back(limit.state, slot, units)
+    end
+    limit.dirty = changed or limit.dirty
   end
 end
 
@@ -141,6 +164,7 @@ for p = 1, #parts do
         heal(limit, limit.seen, args, limit.arg, now)
       end
       read(limit, now, drained)
+      if limit.kind.arrived then hear(part, limit, l - part.first) end
       n = n + 1
       out[n] = limit.version
       n = limit.kind.numbers(limit.state, out, n, limit.rule, now)

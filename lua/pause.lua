@@ -10,7 +10,8 @@
 --         the call was sent (us); else 0
 --       6 pause: from one probe to the next (us; 2^53 - 1: none, an operator's pause); else 0
 --       7 session of who says so
---       then for each limit its kind (first byte of its value) and numbers
+--       then for each limit its kind (first byte of its value) and numbers; how many calls were refused, and of each
+--         its slot (us) and what it was charged (units)
 -- Gives 1 if anything was changed
 
 -- A resume is remembered for as long as any worker may remember the pause that it ended.
@@ -38,7 +39,7 @@ local function tell_answer(letter, ago_us)
 end
 
 -- States that were last booked before now are read as drained now; only one that was booked at this very instant
--- is written, and a log of which the service refused a call.
+-- is written, and a window or a log of which the service refused a call.
 local function drain()
   pause.drained = max(pause.drained, now)
   local arg = 8
@@ -47,6 +48,13 @@ local function drain()
     local limit = { kind = kind, key = KEYS[k] }
     limit.rule, arg = kind.rule(ARGV, arg + 1)
     find(limit, redis.call('MGET', limit.key)[1], now)
+    local declined = arg + 1
+    arg = declined + 2 * ARGV[arg]
+    if kind.declined then
+      for i = declined, arg - 1, 2 do
+        if kind.declined(limit.rule, limit.state, now, ARGV[i] + 0, ARGV[i + 1] + 0) then limit.dirty = true end
+      end
+    end
     if what == 'throttled' and kind.refused then
       limit.state, limit.dirty = kind.refused(limit.rule, limit.state, now, us), true
     elseif limit.state[kind.tail] == now then

@@ -5,22 +5,27 @@
 -- frees whole nodes of the list. Twin of src/algorithm/sliding_log.rs; keep names and order alike.
 --
 -- Value: a list, oldest first. The newest element is the head: 'l', version, at (us), total (units), base (units
--- before the first), span (us); and what the last drain left of the limit: units, when it was, the instant at which
--- their window ends and how long that is (us). The others are at modulo 2^40 and total modulo 2^24, read as the last
+-- before the first), for how long an entry counts (us); what the last drain left of the limit: units, when it was, the instant at which their
+-- window ends and how long that is (us); and the widest margin by which entries were moved (us). The others are at modulo 2^40 and total modulo 2^24, read as the last
 -- ones before the head's; under a head 'L' they are whole.
 
 local function sliding_log()
-  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7I7I7I7I7', '>I5I3', '>I7I7'
+  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7I7I7I7I7I7', '>I5I3', '>I7I7'
   local TIMES, TOTALS = 1099511627776, 16777216
   -- Elements of one RPUSH: Lua's stack holds about eight thousand.
   local CHUNK = 4000
+  -- Instants in a margin to which calls are moved: those of one burst meet, however many answers tell of them.
+  local GRAINS = 32
+  -- What is missing after a refusal returns over such a part of a window.
+  local RETURNS = 16
+  -- Among so many of the newest entries is one looked for, in memory.
+  local NEWEST = 256
   local log = { tail = 'tail', is_list = true }
 
   -- Numbers: n, window, margin, keep, ahead (us); 1 where times or totals are too large for narrow elements.
   function log.rule(args, i)
-    local window_us, margin_us = args[i + 1] + 0, args[i + 2] + 0
     return {
-      kind = log, n = args[i] + 0, window_us = window_us, span_us = window_us + margin_us,
+      kind = log, n = args[i] + 0, window_us = args[i + 1] + 0, margin_us = args[i + 2] + 0,
       keep_us = args[i + 3] + 0, ahead_us = args[i + 4] + 0, wide = args[i + 5] + 0 == 1,
       most = args[i] + 0, hold = -1,
     }, i + 6
@@ -28,11 +33,12 @@ local function sliding_log()
 
   -- `ats` and `totals` are the newest entries, from `first` on; `old` elements of the list lie before them, of which
   -- `drop` are dropped and `popped` were taken back. `spread` units count as used evenly over a window of
-  -- `spread_us` that ends at `spread_at`, since a drain at `spread_since`.
+  -- `spread_us` that ends at `spread_at`, since a drain at `spread_since`. `moved_us` is the widest margin by which
+  -- entries were moved to when their calls had arrived; every reader adds it.
   local function state_of(key, base)
     return {
       key = key, old = 0, drop = 0, popped = 0, base = base, ats = {}, totals = {}, first = 1, tail = 0,
-      rewrite = true, spread = 0, spread_since = 0, spread_at = 0, spread_us = 0,
+      rewrite = true, spread = 0, spread_since = 0, spread_at = 0, spread_us = 0, moved_us = 0,
     }
   end
 
@@ -41,11 +47,12 @@ local function sliding_log()
   end
 
   function log.decode(head, key)
-    local letter, version, at, total, base, span_us, spread, since, spread_at, spread_us = unpack_from(HEAD, head)
+    local letter, version, at, total, base, by_counts_us, spread, since, spread_at, spread_us, moved_us =
+      unpack_from(HEAD, head)
     local state = state_of(key, base)
-    state.version, state.by_span_us = version, span_us
+    state.version, state.by_counts_us = version, by_counts_us
     state.tail, state.spread, state.spread_since = max(at, since), spread, since
-    state.spread_at, state.spread_us = spread_at, spread_us
+    state.spread_at, state.spread_us, state.moved_us = spread_at, spread_us, moved_us
     -- Or nothing was admitted, or all of it taken back.
     if at > 0 then
       state.old, state.ats, state.totals = redis.call('LLEN', key) - 1, { at }, { total }
@@ -55,7 +62,7 @@ local function sliding_log()
   end
 
   function log.writer(state)
-    return { kind = log, span_us = state.by_span_us }
+    return { kind = log, counts_us = state.by_counts_us }
   end
 
   local function element(state, value)
@@ -89,6 +96,11 @@ local function sliding_log()
     return total
   end
 
+  -- From an entry until it no longer counts.
+  local function counts_us(rule, state)
+    return rule.counts_us or rule.window_us + max(rule.margin_us, state.moved_us)
+  end
+
   -- All entries, in memory.
   local function gather(state)
     local ats, totals = {}, {}
@@ -103,6 +115,20 @@ local function sliding_log()
     state.old, state.drop, state.popped, state.first, state.rewrite = 0, 0, 0, 1, true
   end
 
+  -- Takes the `count` newest entries into memory.
+  local function recall(state, count)
+    local missing = count - (#state.ats - state.first + 1)
+    if missing <= 0 then return end
+    local values = redis.call('LRANGE', state.key, text(state.old - missing), text(state.old - 1))
+    local ats, totals = {}, {}
+    for i = 1, missing do ats[i], totals[i] = element(state, values[i]) end
+    for i = state.first, #state.ats do
+      ats[#ats + 1], totals[#totals + 1] = state.ats[i], state.totals[i]
+    end
+    state.ats, state.totals, state.first = ats, totals, 1
+    state.old, state.popped = state.old - missing, state.popped + missing
+  end
+
   -- How many units of the spread lie in the last `age_us` before its end.
   local function spread_newer(state, age_us)
     if age_us <= 0 or state.spread == 0 then return 0 end
@@ -115,6 +141,12 @@ local function sliding_log()
     local at, total = entry(state, index)
     if state.spread == 0 then return total end
     return total + state.spread - spread_newer(state, state.spread_at - at)
+  end
+
+  -- Once no entry is kept, none counts from another instant than its own.
+  local function forget_moved(rule, state, now)
+    local newest = state.ats[#state.ats]
+    if not newest or newest + rule.keep_us <= now then state.moved_us = 0 end
   end
 
   -- The first entry up to which there are `leave` units or more; the one after all where there is none. Calls of one
@@ -153,6 +185,17 @@ local function sliding_log()
     return low
   end
 
+  -- Which of the newest entries lies at an instant, in memory, and its units.
+  local function find_entry(state, at)
+    local before = passed(state, at - 1)
+    local count = size(state) - before
+    if count == 0 or count > NEWEST then return nil end
+    recall(state, count)
+    local index = #state.ats - count + 1
+    if state.ats[index] ~= at then return nil end
+    return index, state.totals[index] - total_before(state, before)
+  end
+
   local function push(state, at, units)
     local total = total_of(state) + units
     local newest = #state.ats
@@ -183,10 +226,11 @@ local function sliding_log()
       local newer = state.spread - (leave - total_before(state, last))
       if newer >= 0 then at = min(at, state.spread_at - (multiply_divide(newer, state.spread_us, state.spread))) end
     end
-    return max(now, at + rule.span_us)
+    return max(now, at + counts_us(rule, state))
   end
 
-  function log.commit(rule, state, at, cost)
+  -- Drops what nobody counts any more.
+  local function forget(rule, state, at)
     local gone = passed(state, at - rule.keep_us)
     if gone > 0 then
       state.base = total_before(state, gone)
@@ -202,6 +246,11 @@ local function sliding_log()
     if state.spread_at + rule.keep_us <= at then
       state.spread, state.spread_since, state.spread_at, state.spread_us = 0, 0, 0, 0
     end
+    forget_moved(rule, state, at)
+  end
+
+  function log.commit(rule, state, at, cost)
+    forget(rule, state, at)
     push(state, at, cost)
   end
 
@@ -211,28 +260,57 @@ local function sliding_log()
     return n + 2
   end
 
-  -- A log removes only its own newest.
+  -- Units that were charged at `slot` are not, after all.
   function log.take_back(state, slot, cost)
-    local newest, last = size(state) - 1, #state.ats
-    if newest < 0 or state.ats[last] ~= slot then return false end
-    local before = total_before(state, newest)
-    if state.totals[last] - before < cost then return false end
-    state.totals[last] = state.totals[last] - cost
-    if state.totals[last] == before then
-      state.ats[last], state.totals[last] = nil, nil
-      if newest > 0 and state.first > #state.ats then
-        state.ats[state.first], state.totals[state.first] = entry(state, newest - 1)
-        state.old, state.popped = state.old - 1, state.popped + 1
-      end
+    local at, there = find_entry(state, slot)
+    if not at or cost == 0 or there < cost then return false end
+    local ats, totals = state.ats, state.totals
+    for i = at, #totals do totals[i] = totals[i] - cost end
+    if there == cost then
+      table.remove(ats, at)
+      table.remove(totals, at)
+      if size(state) > 0 then recall(state, 1) end
       state.tail = max(state.ats[#state.ats] or 0, state.spread_since)
     end
+    state.oldest = nil
+    return true
+  end
+
+  -- Units that were charged at `slot` had arrived by that instant: they are moved to where, with the margin, they count
+  -- from then on. Whether that says something new.
+  function log.arrived(rule, state, slot, units, by)
+    local margin_us = max(rule.margin_us, state.moved_us)
+    local grain_us = max(floor(margin_us / GRAINS), 1)
+    local to = ceil(less(by, margin_us) / grain_us) * grain_us
+    if to >= slot or slot > by or slot + rule.keep_us <= state.tail then return false end
+    local first = passed(state, to - 1)
+    local count = size(state) - first
+    if count == 0 or count > NEWEST then return false end
+    recall(state, count)
+    local from, there = find_entry(state, slot)
+    if not from then return false end
+    local ats, totals = state.ats, state.totals
+    local oldest, before = #ats - count + 1, total_before(state, first)
+    units = min(units, there)
+    if units == 0 then return false end
+    -- The newest stays, for nothing is booked before it.
+    if units == there and from < #ats then
+      table.remove(ats, from)
+      table.remove(totals, from)
+    end
+    for i = oldest, from - 1 do totals[i] = totals[i] + units end
+    if ats[oldest] ~= to then
+      table.insert(ats, oldest, to)
+      table.insert(totals, oldest, before + units)
+    end
+    state.moved_us, state.oldest = margin_us, nil
     return true
   end
 
   function log.settle(rule, state, now, slot, charged, used)
     if used > charged then
       -- As many as the limit fill it; more could not be told from them.
-      push(state, max(now, state.tail), min(used - charged, rule.n))
+      log.commit(rule, state, max(now, state.tail), min(used - charged, rule.n))
     elseif used < charged then
       return log.take_back(state, slot, charged - used)
     end
@@ -241,31 +319,42 @@ local function sliding_log()
 
   -- Units of the entries that count at `now`.
   local function entered(rule, state, now)
-    return total_of(state) - total_before(state, passed(state, now - rule.span_us))
+    return total_of(state) - total_before(state, passed(state, now - counts_us(rule, state)))
   end
 
   -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of what
   -- an earlier drain left, and no less and no sooner than that: a correction may have taken more than N.
   function log.drained(rule, state, at)
-    local left = less(rule.n, entered(rule, state, at))
-    state.spread = max(left, spread_newer(state, state.spread_at + rule.span_us - at))
+    local before = spread_newer(state, state.spread_at + counts_us(rule, state) - at)
+    state.spread_us = before > 0 and min(state.spread_us, rule.window_us) or rule.window_us
+    state.spread = max(less(rule.n, entered(rule, state, at)), before)
     state.spread_since, state.spread_at, state.tail = at, max(state.spread_at, at), at
-    state.spread_us = rule.window_us
+    forget_moved(rule, state, at)
     return state
   end
 
-  -- The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before that,
-  -- and returns evenly over a window. Nor was the call served, so one less returns with its entry; of half of N at
+  -- The service refused what was charged at `slot`, so it counts none of it: as much is missing instead. Half of N at
   -- most, for a service may refuse a part of all calls, however few they are.
+  function log.declined(rule, state, now, slot, units)
+    local missing = spread_newer(state, state.spread_at + counts_us(rule, state) - now)
+    if missing >= floor(rule.n / 2) or not log.take_back(state, slot, units) then return false end
+    if missing == 0 then state.spread_us = floor(rule.window_us / RETURNS) end
+    state.spread, state.spread_at = missing + units, max(state.spread_at, now)
+    return true
+  end
+
+  -- The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before that,
+  -- and returns evenly over a part of a window.
   function log.refused(rule, state, now, wait_us)
     local left = less(rule.n, entered(rule, state, now))
-    local spread = spread_newer(state, state.spread_at + rule.span_us - now)
-    if spread < floor(rule.n / 2) then spread = spread + 1 end
-    state.spread, state.spread_since = max(left, spread), now
+    local over_us = floor(rule.window_us / RETURNS)
+    state.spread = max(left, spread_newer(state, state.spread_at + counts_us(rule, state) - now))
+    state.spread_since = now
     -- A later end than any wait makes is one of before a clock was set back.
-    state.spread_at = max(min(state.spread_at, now + rule.ahead_us), now + wait_us)
-    state.spread_us = rule.window_us
+    state.spread_at = max(min(state.spread_at, now + rule.ahead_us), less(now + wait_us + over_us, rule.window_us))
+    state.spread_us = over_us
     state.tail = max(state.ats[#state.ats] or 0, now)
+    forget_moved(rule, state, now)
     return state
   end
 
@@ -279,7 +368,7 @@ local function sliding_log()
   end
 
   function log.used(rule, state, now)
-    return entered(rule, state, now) + spread_newer(state, state.spread_at + rule.span_us - now)
+    return entered(rule, state, now) + spread_newer(state, state.spread_at + counts_us(rule, state) - now)
   end
 
   function log.clamp(rule, state)
@@ -310,15 +399,14 @@ local function sliding_log()
     local newest = #ats
     values[#values + 1] = pack(
       HEAD, state.wide and 76 or 108, version, ats[newest] or 0, totals[newest] or state.base, state.base,
-      rule.span_us, state.spread, state.spread_since, state.spread_at, state.spread_us
+      counts_us(rule, state), state.spread, state.spread_since, state.spread_at, state.spread_us, state.moved_us
     )
     local from = 1
     if rewrite then
       redis.call('DEL', key)
     else
-      for _ = 1, state.popped do redis.call('RPOP', key) end
+      if state.drop + state.popped > 0 then redis.call('LTRIM', key, text(state.drop), text(-1 - state.popped)) end
       redis.call('LSET', key, '-1', values[1])
-      if state.drop > 0 then redis.call('LTRIM', key, text(state.drop), '-1') end
       from = 2
     end
     while from <= #values do

@@ -4,11 +4,11 @@
 -- newest segments, newest first, and when the newest began. Twin of src/algorithm/window.rs; keep names and
 -- order alike.
 --
--- Value: 'w', version, start, tail (us), segment (us), segments, look, kept, then a count for each segment kept;
--- 'W' where a count is large.
+-- Value: 'w', version, start, tail, by when a call of the fixed window had arrived (2^53 - 1: not known), segment (us),
+-- segments, look, kept, then a count for each segment kept; 'W' where a count is large.
 
 local function window()
-  local HEAD = '>BI5I7I7I7BBB'
+  local HEAD = '>BI5I7I7I7I7BBB'
   local window = { tail = 'tail' }
 
   -- Numbers: n, segment_us, segments, look, kept, band_us, ahead_us; the budget of a reader with the default
@@ -23,7 +23,7 @@ local function window()
 
   -- Without counts: nothing was ever counted.
   function window.fresh()
-    return { start = 0, tail = 0, counts = {} }
+    return { start = 0, tail = 0, arrived = 0, counts = {} }
   end
 
   local function counts_format(letter, kept)
@@ -31,14 +31,14 @@ local function window()
   end
 
   function window.decode(value)
-    local letter, version, start, tail, segment_us, segments, look, kept, next = unpack_from(HEAD, value)
+    local letter, version, start, tail, arrived, segment_us, segments, look, kept, next = unpack_from(HEAD, value)
     local counts = {}
     if next <= #value then
       counts = { unpack_from(counts_format(letter, kept), value, next) }
       counts[kept + 1] = nil
     end
     return {
-      start = start, tail = tail, counts = counts, version = version,
+      start = start, tail = tail, arrived = arrived, counts = counts, version = version,
       by_segment_us = segment_us, by_segments = segments, by_look = look, by_kept = kept,
     }
   end
@@ -49,7 +49,8 @@ local function window()
       if counts[i] > 4294967295 then letter = 87 end
     end
     local head = pack(
-      HEAD, letter, version, state.start, state.tail, rule.segment_us, rule.segments, rule.look, rule.kept
+      HEAD, letter, version, state.start, state.tail, state.arrived, rule.segment_us, rule.segments, rule.look,
+      rule.kept
     )
     if #counts == 0 then return head end
     return head .. pack(counts_format(letter, #counts), unpack(counts))
@@ -64,15 +65,15 @@ local function window()
 
   function window.numbers(state, out, n)
     local counts = state.counts
-    out[n + 1], out[n + 2], out[n + 3] = state.start, state.tail, #counts
-    for i = 1, #counts do out[n + 3 + i] = counts[i] end
-    return n + 3 + #counts
+    out[n + 1], out[n + 2], out[n + 3], out[n + 4] = state.start, state.tail, state.arrived, #counts
+    for i = 1, #counts do out[n + 4 + i] = counts[i] end
+    return n + 4 + #counts
   end
 
   function window.of_numbers(_, args, i)
     local counts = {}
-    for k = 1, args[i + 2] + 0 do counts[k] = args[i + 2 + k] + 0 end
-    return { start = args[i] + 0, tail = args[i + 1] + 0, counts = counts }, i + 3 + #counts
+    for k = 1, args[i + 3] + 0 do counts[k] = args[i + 3 + k] + 0 end
+    return { start = args[i] + 0, tail = args[i + 1] + 0, arrived = args[i + 2] + 0, counts = counts }, i + 4 + #counts
   end
 
   -- Whether a state of its writer's reads the same here.
@@ -92,23 +93,39 @@ local function window()
     return floor((at - state.start) / rule.segment_us)
   end
 
+  -- How much later than this window the service's may have opened: with the first call that arrived.
+  local function late_us(rule, state)
+    return min(rule.band_us, less(state.arrived, state.start))
+  end
+
   function window.earliest(rule, state, now, cost)
     if now < state.tail then now = state.tail end
     if #state.counts == 0 then return now end
-    local closes = state.start + rule.segment_us - rule.band_us
-    local opens = state.start + rule.segment_us + rule.band_us
-    if rule.band_us > 0 and now >= closes then return max(now, opens) end
+    if rule.band_us > 0 and now >= state.start + rule.segment_us - rule.band_us then
+      return max(now, state.start + rule.segment_us + late_us(rule, state))
+    end
     local shift = shift_of(rule, state, now)
     if count(rule, state, shift) + cost <= rule.n then return now end
     while shift < rule.look and count(rule, state, shift) + cost > rule.n do shift = shift + 1 end
-    return state.start + shift * rule.segment_us + rule.band_us
+    return state.start + shift * rule.segment_us + late_us(rule, state)
+  end
+
+  -- A call that was charged at `slot` had arrived by that instant. Whether that says something new.
+  function window.arrived(rule, state, slot, units, by)
+    local start = state.start
+    if units == 0 or #state.counts == 0 or slot < start or slot >= start + rule.segment_us or by < slot then
+      return false
+    end
+    if by - start >= late_us(rule, state) then return false end
+    state.arrived = by
+    return true
   end
 
   function window.commit(rule, state, at, cost)
     local counts = state.counts
     local shift = #counts == 0 and rule.look or shift_of(rule, state, at)
     if shift >= rule.look then
-      state.start = at
+      state.start, state.arrived = at, EXACT
       for i = 1, rule.kept do counts[i] = 0 end
     elseif shift > 0 then
       for i = rule.kept, 1, -1 do counts[i] = i > shift and counts[i - shift] or 0 end
@@ -146,12 +163,24 @@ local function window()
   -- is spread over them.
   function window.drained(rule, state, at)
     if rule.segments == 1 then return window.full(rule, at) end
-    local drained = { start = state.start, tail = state.tail, counts = { unpack(state.counts) } }
+    local drained = {
+      start = state.start, tail = state.tail, arrived = state.arrived, counts = { unpack(state.counts) },
+    }
     window.commit(rule, drained, at, 0)
     local used = 0
     for i = 1, rule.segments do used = used + drained.counts[i] end
     spread(rule, drained, less(rule.n, used))
     return drained
+  end
+
+  -- The service refused a call at `now`. A fixed window that is open is full, and opens again when it would have.
+  function window.refused(rule, state, now)
+    if state.tail > now then return state end
+    if rule.segments > 1 or #state.counts == 0 or now >= state.start + rule.segment_us then
+      return window.drained(rule, state, now)
+    end
+    state.tail, state.counts[1] = now, max(state.counts[1], rule.n)
+    return state
   end
 
   function window.fresh_at(rule, state)
@@ -169,7 +198,9 @@ local function window()
   end
 
   function window.equal(a, b)
-    if a.start ~= b.start or a.tail ~= b.tail or #a.counts ~= #b.counts then return false end
+    if a.start ~= b.start or a.tail ~= b.tail or a.arrived ~= b.arrived or #a.counts ~= #b.counts then
+      return false
+    end
     for i = 1, #a.counts do
       if a.counts[i] ~= b.counts[i] then return false end
     end

@@ -47,8 +47,10 @@ impl Rule {
     pub(crate) fn state_of(&self, numbers: &[u64]) -> Option<State> {
         Some(match (self, numbers) {
             (Rule::Gcra(_), &[debt, at, p]) => State::Gcra(gcra::State { debt, at, p }),
-            (Rule::Window(_), [start, tail, kept, counts @ ..]) if *kept == counts.len() as u64 => {
-                State::Window(window::State { start: *start, tail: *tail, counts: counts.into() })
+            (Rule::Window(_), &[start, tail, arrived, kept, ref counts @ ..])
+                if kept == counts.len() as u64 =>
+            {
+                State::Window(window::State { start, tail, arrived, counts: counts.into() })
             }
             (Rule::SlidingCounter(_), &[start, tail, count, last]) => {
                 State::SlidingCounter(sliding_counter::State { start, tail, count, last })
@@ -65,7 +67,7 @@ impl State {
         match self {
             State::Gcra(state) => [state.debt, state.at, state.p].into_iter().collect(),
             State::Window(state) => {
-                let head = [state.start, state.tail, state.counts.len() as u64];
+                let head = [state.start, state.tail, state.arrived, state.counts.len() as u64];
                 head.into_iter().chain(state.counts.iter().copied()).collect()
             }
             State::SlidingCounter(state) => [state.start, state.tail, state.count, state.last].into(),

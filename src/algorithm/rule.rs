@@ -242,7 +242,9 @@ impl Rule {
     /// no copy of what it was and drops its own newest entry; a seat is simply free again.
     pub(crate) fn take_back(&self, state: &mut State, slot: u64, cost: u64, before: Option<&State>) {
         match (self, state, before) {
-            (Rule::SlidingLog(rule), State::SlidingLog(state), _) => rule.take_back(state, slot, cost),
+            (Rule::SlidingLog(rule), State::SlidingLog(state), _) => {
+                rule.take_back(state, slot, cost);
+            }
             (Rule::Seats(_), State::Seats(state), _) => state.in_use = state.in_use.saturating_sub(cost),
             (_, state, Some(before)) => {
                 let mut mine = before.clone();
@@ -260,6 +262,42 @@ impl Rule {
         match state {
             State::SlidingLog(_) | State::Seats(_) => None,
             state => Some(state.clone()),
+        }
+    }
+
+    /// For how long after its slot the answer to a call says more of when it had arrived than the margin does.
+    pub(crate) fn arrivals_us(&self) -> u64 {
+        match self {
+            Rule::Window(rule) => rule.band_us(),
+            Rule::SlidingLog(rule) => rule.margin_us(),
+            _ => 0,
+        }
+    }
+
+    /// A call that was charged `units` at `slot` had arrived by that instant, as its answer says. Whether that is news.
+    pub(crate) fn arrived(&self, state: &mut State, slot: u64, units: u64, by: u64) -> bool {
+        match (self, state) {
+            (Rule::Window(rule), State::Window(state)) => units > 0 && rule.arrived(state, slot, by),
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.arrived(state, slot, units, by),
+            _ => false,
+        }
+    }
+
+    /// What its twin does to a fate that was not answered: a call that was charged `units` at `slot` was not sent. Whether that is taken back: of a log alone, whatever
+    /// was booked after it.
+    #[cfg(all(test, feature = "redis"))]
+    pub(crate) fn uncharge(&self, state: &mut State, slot: u64, units: u64) -> bool {
+        match (self, state) {
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.take_back(state, slot, units),
+            _ => false,
+        }
+    }
+
+    /// The service refused a call that was charged `units` at `slot`. Whether that is taken back: of a log alone.
+    pub(crate) fn declined(&self, state: &mut State, now: u64, slot: u64, units: u64) -> bool {
+        match (self, state) {
+            (Rule::SlidingLog(rule), State::SlidingLog(state)) => rule.declined(state, now, slot, units),
+            _ => false,
         }
     }
 
@@ -311,15 +349,17 @@ impl Rule {
         }
     }
 
-    /// The service refused a call at `now` and asks for `wait_us`, at most a second: nothing stays saved up. A log
-    /// knows besides what is used of it, and takes the rest for what is not there until then.
+    /// The service refused a call at `now` and asks for `wait_us`, at most a second: nothing stays saved up. A fixed
+    /// window stays open until its end; a log knows what is used of it, and takes the rest for what is not there until
+    /// then.
     pub(crate) fn refused(&self, state: &mut State, now: u64, wait_us: u64) {
         match (self, &*state) {
             (Rule::SlidingLog(rule), State::SlidingLog(log)) => {
                 *state = State::SlidingLog(Box::new(rule.refused(log, now, wait_us)));
             }
-            _ if state.tail() <= now && !self.is_seats() => *state = self.drained(state, now),
-            _ => {}
+            _ if state.tail() > now || self.is_seats() => {}
+            (Rule::Window(rule), State::Window(window)) => *state = State::Window(rule.refused(window, now)),
+            _ => *state = self.drained(state, now),
         }
     }
 

@@ -129,6 +129,11 @@ impl Rules {
         }
     }
 
+    /// For how long after its slot the answer to a call is of use to a limit: it had arrived by then.
+    pub(crate) fn arrivals_us(&self, margin: Margin) -> u64 {
+        self.of(margin).iter().map(Rule::arrivals_us).max().unwrap_or(0)
+    }
+
     pub(crate) fn fresh(&self) -> SmallVec<[State; 1]> {
         self.bare.iter().map(Rule::fresh).collect()
     }

@@ -10,6 +10,14 @@ use super::{AHEAD_US, NEVER, Used};
 use crate::decision::Level;
 use crate::limit::{MAX_EXACT, Rate};
 
+/// Instants in a margin to which calls are moved: those of one burst meet, however many answers tell of them.
+const GRAINS: u64 = 32;
+
+/// Among so many of the newest entries is one looked for: its twin has them in memory for that.
+const NEWEST: usize = 256;
+/// What is missing after a refusal returns over such a part of a window.
+const RETURNS: u64 = 16;
+
 /// The numbers of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlidingLog {
@@ -30,6 +38,8 @@ pub(crate) struct State {
     base: u64,
     entries: VecDeque<Entry>,
     spread: Spread,
+    /// The widest margin by which entries were moved to when their calls had arrived; every reader adds it.
+    moved_us: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,10 +104,19 @@ impl State {
     /// Instants and units, oldest first; and of what was drained the units, since when, the window's end and its
     /// length.
     #[cfg(all(test, feature = "redis"))]
-    pub(crate) fn entries(&self) -> (Vec<(u64, u64)>, [u64; 4]) {
+    pub(crate) fn entries(&self) -> (Vec<(u64, u64)>, [u64; 5]) {
         let units = |i| self.entries[i].total - self.total_before(i);
         let entries = (0..self.entries.len()).map(|i| (self.entries[i].at, units(i))).collect();
-        (entries, [self.spread.units, self.spread.since, self.spread.at, self.spread.window_us])
+        let Spread { units, since, at, window_us } = self.spread;
+        (entries, [units, since, at, window_us, self.moved_us])
+    }
+
+    /// Which of the newest entries lies at an instant, and its units.
+    fn find(&self, at: u64) -> Option<(usize, u64)> {
+        let index = self.entries.partition_point(|entry| entry.at < at);
+        let entry = self.entries.get(index).filter(|entry| entry.at == at)?;
+        let units = entry.total - self.total_before(index);
+        (self.entries.len() - index <= NEWEST).then_some((index, units))
     }
 
     /// Counts from zero again, once in the life of a busy log, so that totals stay exact.
@@ -145,14 +164,24 @@ impl SlidingLog {
         self.n
     }
 
-    /// From an admission until it no longer counts.
+    pub(crate) fn margin_us(&self) -> u64 {
+        self.margin_us
+    }
+
+    /// From an admission until it no longer counts, where nothing is known of its arrival.
     pub(crate) fn span_us(&self) -> u64 {
         self.window_us + self.margin_us
     }
 
+    /// From an entry until it no longer counts.
+    fn counts_us(&self, state: &State) -> u64 {
+        self.window_us + self.margin_us.max(state.moved_us)
+    }
+
     pub(crate) fn earliest(&self, state: &State, now: u64, cost: u64) -> u64 {
         let now = now.max(state.tail());
-        let State { base, entries, spread } = state;
+        let State { base, entries, spread, .. } = state;
+        let counts_us = self.counts_us(state);
         // At most n - cost units may stay: all before that point have to leave.
         let total = state.total() + spread.units;
         let leave = (total + cost).saturating_sub(self.n).min(total);
@@ -160,16 +189,21 @@ impl SlidingLog {
             return now;
         }
         let last = entries.partition_point(|entry| entry.total + spread.until(entry.at) < leave);
-        let of_entry = entries.get(last).map_or(NEVER, |entry| entry.at + self.span_us());
+        let of_entry = entries.get(last).map_or(NEVER, |entry| entry.at + counts_us);
         // Or a unit of the spread that lies before that entry.
         let of_spread = spread.age_us(leave - state.total_before(last));
         now.max(
-            of_spread
-                .map_or(of_entry, |age_us| of_entry.min((spread.at + self.span_us()).saturating_sub(age_us))),
+            of_spread.map_or(of_entry, |age_us| of_entry.min((spread.at + counts_us).saturating_sub(age_us))),
         )
     }
 
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) {
+        self.forget(state, at);
+        state.push(at, cost);
+    }
+
+    /// Drops what nobody counts any more.
+    fn forget(&self, state: &mut State, at: u64) {
         while state.entries.front().is_some_and(|entry| entry.at + self.keep_us() <= at) {
             state.base = state.entries.pop_front().expect("there is a first entry").total;
         }
@@ -179,50 +213,98 @@ impl SlidingLog {
         if state.spread.at + self.keep_us() <= at {
             state.spread = Spread::default();
         }
-        state.push(at, cost);
+        if state.entries.is_empty() {
+            state.moved_us = 0;
+        }
     }
 
-    /// A log removes only its own newest.
-    pub(crate) fn take_back(&self, state: &mut State, slot: u64, cost: u64) {
-        let before = state.entries.len().checked_sub(1).map(|newest| state.total_before(newest));
-        if let (Some(before), Some(newest)) = (before, state.entries.back_mut())
-            && newest.at == slot
-            && newest.total - before >= cost
-        {
-            newest.total -= cost;
-            if newest.total == before {
-                state.entries.pop_back();
-            }
+    /// Units that were charged at `slot` are not, after all.
+    pub(crate) fn take_back(&self, state: &mut State, slot: u64, cost: u64) -> bool {
+        let Some((at, there)) = state.find(slot).filter(|(_, there)| cost > 0 && *there >= cost) else {
+            return false;
+        };
+        state.entries.range_mut(at..).for_each(|entry| entry.total -= cost);
+        if there == cost {
+            state.entries.remove(at);
         }
+        true
+    }
+
+    /// Units that were charged at `slot` had arrived by that instant: they are moved to where, with the margin, they
+    /// count from then on. Whether that says something new.
+    pub(crate) fn arrived(&self, state: &mut State, slot: u64, units: u64, by: u64) -> bool {
+        let margin_us = self.margin_us.max(state.moved_us);
+        let to = by.saturating_sub(margin_us).next_multiple_of((margin_us / GRAINS).max(1));
+        if to >= slot || slot > by || slot + self.keep_us() <= state.tail() {
+            return false;
+        }
+        let Some((from, there)) = state.find(slot) else { return false };
+        let first = state.entries.partition_point(|entry| entry.at < to);
+        let units = units.min(there);
+        if units == 0 || state.entries.len() - first > NEWEST {
+            return false;
+        }
+        // The newest stays, for nothing is booked before it.
+        if units == there && from + 1 < state.entries.len() {
+            state.entries.remove(from);
+        }
+        state.entries.range_mut(first..from).for_each(|entry| entry.total += units);
+        if state.entries[first].at != to {
+            let total = state.total_before(first) + units;
+            state.entries.insert(first, Entry { at: to, total });
+        }
+        state.moved_us = margin_us;
+        true
     }
 
     pub(crate) fn settle(&self, state: &mut State, now: u64, booked: Used) {
         match booked.used.checked_sub(booked.charged) {
             Some(0) => {}
             // As many as the limit fill it; more could not be told from them.
-            Some(more) => state.push(now.max(state.tail()), more.min(self.n)),
-            None => self.take_back(state, booked.slot, booked.charged - booked.used),
+            Some(more) => self.commit(state, now.max(state.tail()), more.min(self.n)),
+            None => _ = self.take_back(state, booked.slot, booked.charged - booked.used),
         }
     }
 
     /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of
     /// what an earlier drain left, and no less and no sooner than that: a correction may have taken more than N.
     pub(crate) fn drained(&self, state: &State, at: u64) -> State {
-        let units = self.n.saturating_sub(self.entered(state, at)).max(self.spread(state, at));
-        let end = state.spread.at.max(at);
-        State { spread: Spread { units, since: at, at: end, window_us: self.window_us }, ..state.clone() }
+        let before = self.spread(state, at);
+        let units = self.n.saturating_sub(self.entered(state, at)).max(before);
+        let window_us = if before > 0 { state.spread.window_us.min(self.window_us) } else { self.window_us };
+        self.with_spread(state, Spread { units, since: at, at: state.spread.at.max(at), window_us })
+    }
+
+    /// The service refused what was charged at `slot`, so it counts none of it: as much is missing instead. Half of N at
+    /// most, for a service may refuse a part of all calls, however few they are.
+    pub(crate) fn declined(&self, state: &mut State, now: u64, slot: u64, units: u64) -> bool {
+        let missing = self.spread(state, now);
+        let is_news = missing < self.n / 2 && self.take_back(state, slot, units);
+        if is_news {
+            let Spread { since, at, window_us, .. } = state.spread;
+            let window_us = if missing > 0 { window_us } else { self.window_us / RETURNS };
+            state.spread = Spread { units: missing + units, since, at: at.max(now), window_us };
+        }
+        is_news
     }
 
     /// The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before
-    /// that, and returns evenly over a window. Nor was the call served, so one less returns with its entry; of half of
-    /// N at most, for a service may refuse a part of all calls, however few they are.
+    /// that, and returns evenly over a part of a window.
     pub(crate) fn refused(&self, state: &State, now: u64, wait_us: u64) -> State {
-        let left = self.n.saturating_sub(self.entered(state, now));
-        let spread = self.spread(state, now);
-        let units = left.max(spread + u64::from(spread < self.n / 2));
+        let units = self.n.saturating_sub(self.entered(state, now)).max(self.spread(state, now));
+        let over_us = self.window_us / RETURNS;
         // A later end than any wait makes is one of before a clock was set back.
-        let at = state.spread.at.min(now + self.ahead_us).max(now + wait_us);
-        State { spread: Spread { units, since: now, at, window_us: self.window_us }, ..state.clone() }
+        let at = state
+            .spread
+            .at
+            .min(now + self.ahead_us)
+            .max((now + wait_us + over_us).saturating_sub(self.window_us));
+        self.with_spread(state, Spread { units, since: now, at, window_us: over_us })
+    }
+
+    fn with_spread(&self, state: &State, spread: Spread) -> State {
+        let newest = state.entries.back().filter(|newest| spread.since < newest.at + self.keep_us());
+        State { spread, moved_us: newest.map_or(0, |_| state.moved_us), ..state.clone() }
     }
 
     /// N units evenly over the window that ends at `at`.
@@ -240,12 +322,12 @@ impl SlidingLog {
 
     /// Units of the spread that count at `now`.
     fn spread(&self, state: &State, now: u64) -> u64 {
-        state.spread.newer((state.spread.at + self.span_us()).saturating_sub(now))
+        state.spread.newer((state.spread.at + self.counts_us(state)).saturating_sub(now))
     }
 
     /// Units of the entries that count at `now`.
     fn entered(&self, state: &State, now: u64) -> u64 {
-        let gone = state.entries.partition_point(|entry| entry.at + self.span_us() <= now);
+        let gone = state.entries.partition_point(|entry| entry.at + self.counts_us(state) <= now);
         state.total() - state.total_before(gone)
     }
 
@@ -255,7 +337,7 @@ impl SlidingLog {
 
     pub(crate) fn level(&self, state: &State, now: u64) -> Level {
         let used = self.used(state, now);
-        let reset_us = if used == 0 { 0 } else { (state.end() + self.span_us()).saturating_sub(now) };
+        let reset_us = if used == 0 { 0 } else { (state.end() + self.counts_us(state)).saturating_sub(now) };
         Level { most: self.n, remaining: self.n.saturating_sub(used), reset_us, wait_us: 0 }
     }
 }

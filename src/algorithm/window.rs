@@ -2,7 +2,8 @@
 //!
 //! A window opens with the first call and again with the first after its end. The state is the counts of
 //! the newest segments, newest first, and when the newest began. A fixed window keeps a quiet band of one
-//! jitter margin on both sides of its end; a segmented window with a margin looks at one segment more.
+//! jitter margin on both sides of its end, after it only until the answer to one of its calls says that the service
+//! has opened its own; a segmented window with a margin looks at one segment more.
 //! Twin of `lua/window.lua`; keep names and order alike.
 
 use smallvec::{SmallVec, smallvec};
@@ -33,6 +34,8 @@ pub(crate) struct Window {
 pub(crate) struct State {
     pub(crate) start: u64,
     pub(crate) tail: u64,
+    /// By when a call of the fixed window had arrived, as its answer says; [`MAX_EXACT`] if none has come.
+    pub(crate) arrived: u64,
     pub(crate) counts: SmallVec<[u64; 2]>,
 }
 
@@ -68,6 +71,10 @@ impl Window {
         self.n
     }
 
+    pub(crate) fn band_us(&self) -> u64 {
+        self.band_us
+    }
+
     /// The numbers that its twin decides by, and the budget of `wide`, a reader's with the default margin.
     #[cfg(feature = "redis")]
     pub(crate) fn numbers(&self, wide: &Self) -> super::numbers::Numbers {
@@ -97,10 +104,8 @@ impl Window {
         if state.counts.is_empty() {
             return now;
         }
-        let (closes, opens) =
-            (state.start + self.segment_us - self.band_us, state.start + self.segment_us + self.band_us);
-        if self.band_us > 0 && now >= closes {
-            return now.max(opens);
+        if self.band_us > 0 && now >= state.start + self.segment_us - self.band_us {
+            return now.max(state.start + self.segment_us + self.late_us(state));
         }
         let mut shift = self.shift(state, now);
         if self.count(state, shift) + cost <= self.n {
@@ -109,13 +114,29 @@ impl Window {
         while shift < self.look as u64 && self.count(state, shift) + cost > self.n {
             shift += 1;
         }
-        state.start + shift * self.segment_us + self.band_us
+        state.start + shift * self.segment_us + self.late_us(state)
+    }
+
+    /// How much later than this window the service's may have opened: with the first call that arrived.
+    fn late_us(&self, state: &State) -> u64 {
+        self.band_us.min(state.arrived.saturating_sub(state.start))
+    }
+
+    /// A call that was charged at `slot` had arrived by that instant. Whether that says something new.
+    pub(crate) fn arrived(&self, state: &mut State, slot: u64, by: u64) -> bool {
+        let is_of_window =
+            !state.counts.is_empty() && slot >= state.start && slot < state.start + self.segment_us;
+        let is_new = is_of_window && by >= slot && by - state.start < self.late_us(state);
+        if is_new {
+            state.arrived = by;
+        }
+        is_new
     }
 
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) {
         let shift = if state.counts.is_empty() { u64::MAX } else { self.shift(state, at) };
         if shift >= self.look as u64 {
-            *state = State { start: at, tail: at, counts: smallvec![0; self.kept] };
+            *state = State { start: at, tail: at, arrived: MAX_EXACT, counts: smallvec![0; self.kept] };
         } else if shift > 0 {
             for _ in 0..shift {
                 state.counts.pop();
@@ -151,6 +172,16 @@ impl Window {
         drained
     }
 
+    /// The service refused a call at `now`. A fixed window that is open is full, and opens again when it would have.
+    pub(crate) fn refused(&self, state: &State, now: u64) -> State {
+        if self.segments > 1 || state.counts.is_empty() || now >= state.start + self.segment_us {
+            return self.drained(state, now);
+        }
+        let mut refused = state.clone();
+        (refused.tail, refused.counts[0]) = (now, state.counts[0].max(self.n));
+        refused
+    }
+
     fn spread(&self, state: &mut State, units: u64) {
         let segments = self.segments as u64;
         for (i, count) in (0..segments).zip(&mut state.counts) {
@@ -182,7 +213,7 @@ impl Window {
         let used = self.used(state, now);
         let newest = state.counts.iter().take(self.look).position(|count| *count > 0);
         let reset_us = newest.map_or(0, |ago| {
-            let gone = state.start + (self.look - ago) as u64 * self.segment_us + self.band_us;
+            let gone = state.start + (self.look - ago) as u64 * self.segment_us + self.late_us(state);
             gone.saturating_sub(now)
         });
         Level { most: self.n, remaining: self.n.saturating_sub(used), reset_us, wait_us: 0 }

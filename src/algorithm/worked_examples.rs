@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{Joint, Mark, Rule, State, Used, joint_earliest};
 use crate::limit::{Limit, Margin, Rate};
-use Step::{Ask, Book, Drain, Numbers, Refused, Settle, TakeBack};
+use Step::{Answered, Ask, Book, Declined, Drain, Numbers, Refused, Settle, TakeBack};
 use Told::{Granted, Left, Until};
 
 /// Where the stories begin: milliseconds count from here.
@@ -35,6 +35,10 @@ pub(crate) enum Step {
     Drain,
     /// The service refuses a call, which may come again after so many milliseconds.
     Refused(u64),
+    /// The same, and it is the last call.
+    Declined(u64),
+    /// The last call is answered.
+    Answered,
     /// New numbers, or another algorithm, under the same name.
     Numbers(Limit),
 }
@@ -99,11 +103,14 @@ impl Story {
     }
 
     fn step(&mut self, now: u64, step: &Step) -> Told {
-        if let Drain | Refused(_) = step {
+        if let Drain | Refused(_) | Declined(_) = step {
             self.drained = now;
         }
         for (rule, state) in self.rules.iter().zip(&mut self.states) {
-            if let Refused(wait_ms) = step {
+            if let Declined(_) = step {
+                rule.declined(state, now, self.last.slot, self.last.cost);
+            }
+            if let Refused(wait_ms) | Declined(wait_ms) = step {
                 rule.refused(state, now, wait_ms * 1_000);
             }
             rule.read(state, now, self.drained);
@@ -134,7 +141,13 @@ impl Story {
                 self.last.cost = *used;
                 Left(self.left(now))
             }
-            Drain | Refused(_) => Left(self.left(now)),
+            Answered => {
+                for (rule, state) in self.rules.iter().zip(&mut self.states) {
+                    rule.arrived(state, self.last.slot, self.last.cost, now);
+                }
+                Left(self.left(now))
+            }
+            Drain | Refused(_) | Declined(_) => Left(self.left(now)),
             Numbers(limit) => {
                 let new = rule(limit);
                 self.states[0] = new.adopt(&self.rules[0], self.states[0].clone(), now);
@@ -175,6 +188,8 @@ const TABLES: &[fn()] = &[
     alone::a_leaky_bucket_books_one_slot_after_the_other,
     alone::a_fixed_window_opens_with_the_first_call,
     alone::a_fixed_window_is_quiet_around_its_end_with_a_margin,
+    alone::a_fixed_window_opens_again_as_soon_as_the_services_own_must_have,
+    alone::a_fixed_window_that_was_refused_opens_again_when_it_would_have,
     alone::a_sliding_window_forgets_a_segment_at_a_time,
     alone::a_sliding_window_looks_at_one_segment_more_with_a_margin,
     alone::a_sliding_counter_weighs_the_last_window,
@@ -185,6 +200,7 @@ const TABLES: &[fn()] = &[
     alone::a_sliding_log_drained_twice_gives_nothing_back_after_a_correction_above_it,
     alone::a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call_may_come_again,
     alone::a_sliding_log_lasts_longer_by_its_margin,
+    alone::a_sliding_log_counts_a_call_from_when_it_had_arrived,
     new_numbers::a_larger_burst_is_what_it_was_and_the_difference,
     new_numbers::a_slower_rate_takes_the_units_over_and_repays_them_in_its_own_time,
     new_numbers::much_smaller_numbers_lock_nobody_out,

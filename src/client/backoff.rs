@@ -93,6 +93,9 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
+    pub(crate) const NONE: Self = Self { share: 0.0, most: Duration::ZERO };
+    pub(crate) const USUAL: Self = Self { share: 0.1, most: Duration::from_secs(5) };
+
     pub(crate) fn of(&self, wait: Duration, rng: &mut Rng) -> Duration {
         let share = if self.share.is_finite() { self.share.clamp(0.0, 100.0) } else { 0.0 };
         let span = Duration::try_from_secs_f64(wait.as_secs_f64() * share).unwrap_or(Duration::MAX);

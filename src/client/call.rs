@@ -38,6 +38,8 @@ pub(crate) struct Call {
     queued_us: AtomicU64,
     /// Until when a key of the call is paused.
     paused_until_us: AtomicU64,
+    /// Whether those who come back stand in one queue, wherever they wait.
+    in_order: AtomicBool,
     /// Whether an attempt is just being handed on.
     hands_on: AtomicBool,
     /// Whether the attempt under way has left every limit behind.
@@ -55,6 +57,7 @@ impl Call {
             so_far_us.store(0, Ordering::Relaxed);
         }
         self.goes.store(false, Ordering::Relaxed);
+        self.in_order.store(false, Ordering::Relaxed);
         let Some(options) = options else { return };
         if let Some(attempts) = &options.attempts {
             attempts.begin();
@@ -135,6 +138,15 @@ impl Call {
     /// Notes that a key of the call is paused for so long from now.
     pub(crate) fn paused(&self, time: Duration) {
         self.paused_until_us.fetch_max(now_us().saturating_add(us(time)), Ordering::Relaxed);
+    }
+
+    /// Notes that all who wait for one of the call's keys stand in one queue.
+    pub(crate) fn stands_in_order(&self) {
+        self.in_order.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.in_order.load(Ordering::Relaxed)
     }
 
     /// How much longer the call's keys are paused, as far as it knows.

@@ -67,7 +67,7 @@ pub struct Retry {
     total_timeout: Option<Duration>,
     max_wait: Option<Duration>,
     max_server_wait: Duration,
-    spread: Spread,
+    spread: Option<Spread>,
     transient: Backoff,
     throttle: Backoff,
     idempotent: Option<Idempotent>,
@@ -85,7 +85,7 @@ impl Default for Retry {
             total_timeout: None,
             max_wait: None,
             max_server_wait: Duration::from_secs(120),
-            spread: Spread { share: 0.1, most: Duration::from_secs(5) },
+            spread: None,
             transient: Backoff::new(Duration::from_millis(50), Duration::from_secs(20)),
             throttle: Backoff::new(Duration::from_millis(500), Duration::from_secs(30)),
             idempotent: None,
@@ -143,9 +143,10 @@ impl Retry {
     }
 
     /// How much jitter is added to a service's wait: up to `share` of it, and up to `most`. By default 0.1
-    /// and 5 s.
+    /// and 5 s; and none where the throttle's limits are shared in Redis, for then all who come back, from every
+    /// process, stand in one queue.
     pub fn server_jitter(mut self, share: f64, most: Duration) -> Self {
-        self.spread = Spread { share, most };
+        self.spread = Some(Spread { share, most });
         self
     }
 
@@ -340,7 +341,8 @@ impl Retry {
                 Fault::Throttled => own.after_throttle(number, rng),
                 Fault::Transient => own.after_transient(number, rng),
             };
-            (own.step(number), backoff, self.spread.of(server, rng))
+            let spread = self.spread.unwrap_or(if call.is_in_order() { Spread::NONE } else { Spread::USUAL });
+            (own.step(number), backoff, spread.of(server, rng))
         };
         // The longer decides.
         let (floor, wait, cause) = match server >= step {

@@ -167,10 +167,15 @@ impl Throttle {
         self.costs.iter().map(|(unit, _)| &**unit)
     }
 
-    /// Notes how long the call's own keys are paused, for a retry to know; holds no head beyond the deadline.
+    /// Notes how the call's own keys stand, for a retry to know; holds no head beyond the deadline. A policy that only
+    /// observes has no say in that.
     async fn note_pause(&self, origin: &Origin<'_>, call: &Call) {
         let noted = async {
-            for (rule, key) in origin.asked(&self.rules) {
+            for (rule, key) in origin.asked(&self.rules).filter(|(rule, _)| rule.limiter.max_wait().is_some())
+            {
+                if rule.limiter.is_in_order() {
+                    call.stands_in_order();
+                }
                 call.paused(rule.limiter.peek(key).await.paused().unwrap_or_default());
             }
         };
@@ -273,6 +278,7 @@ impl Throttle {
                 let mut result = sending.await;
                 let Ok(response) = &mut result else { return result };
                 let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
+                attempt.answered(&signals, response);
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {
                     let landed = self.land(&attempt.origin, response);
                     self.tell(&signals, &attempt.origin, &landed);

@@ -85,6 +85,13 @@ impl Answers {
         }
     }
 
+    /// What the last answers of a key meant is heeded from now on.
+    pub(crate) fn known(&self, key: &str, now: u64) {
+        if let Some(throttled) = self.keys.lock().get_mut(key) {
+            throttled.known = throttled.known.max(now);
+        }
+    }
+
     /// Another worker of the fleet was answered with a 429.
     #[cfg(feature = "redis")]
     pub(crate) fn throttled_elsewhere(&self, key: &str, now: u64) {

@@ -10,6 +10,8 @@ use super::Shared;
 use super::queue::Queue;
 use crate::algorithm::Rules;
 use crate::store::Table;
+#[cfg(feature = "client")]
+use crate::store::Ticket;
 
 pub(super) struct Issuer {
     pub(super) rules: Arc<Rules>,
@@ -30,6 +32,18 @@ impl Issuer {
         if let Some(shared) = self.shared.upgrade() {
             then(&shared.store);
             tell(&shared.queue);
+        } else if let Some(store) = self.store.upgrade() {
+            then(&store);
+        }
+    }
+}
+
+#[cfg(feature = "client")]
+impl Issuer {
+    /// Does something to the store by which those who wait may go sooner: what is booked for them is booked again.
+    pub(super) fn rebook(&self, ticket: Ticket, then: impl FnOnce(&Table)) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.queue.rebook(ticket, || then(&shared.store));
         } else if let Some(store) = self.store.upgrade() {
             then(&store);
         }

@@ -383,6 +383,15 @@ impl Limiter {
         self.core.current.load().rules.counts(unit)
     }
 
+    /// Whether all who wait for a key stand in one queue, in whichever process.
+    pub(crate) fn is_in_order(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = &self.core.shared.fleet {
+            return !fleet.is_away() && self.core.current.load().rules.is_timed();
+        }
+        false
+    }
+
     /// How long a call may be held back, here and elsewhere; a policy that only observes has no say in that.
     pub(crate) fn max_wait(&self) -> Option<Duration> {
         let plan = self.core.current.load();

@@ -6,6 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "client")]
+use tokio::time::Instant;
+
 #[cfg(feature = "redis")]
 use smallvec::SmallVec;
 
@@ -14,7 +17,7 @@ use super::Plan;
 use super::fleet;
 use super::held::{Held, Later};
 use crate::algorithm::{Costs, Mark};
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "client", feature = "redis"))]
 use crate::clock;
 use crate::decision::Decision;
 use crate::limit::Margin;
@@ -138,6 +141,17 @@ impl Permit {
         self.held().slot()
     }
 
+    /// When the caller was let go, where that is told by the clock of this process.
+    #[cfg(feature = "client")]
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let held = self.held();
+        #[cfg(feature = "redis")]
+        if held.fleet().is_some() {
+            return None;
+        }
+        held.charged.map(|_| clock::instant(held.slot()))
+    }
+
     /// The instant for which it was charged, in microseconds of the store's clock: for checks of what a fleet
     /// let through.
     #[doc(hidden)]
@@ -192,6 +206,43 @@ impl Permit {
                 );
             }
         }
+    }
+
+    /// Whether a limit counts by what the service has seen.
+    #[cfg(feature = "client")]
+    #[inline]
+    pub(crate) fn is_told_of_answers(&self) -> bool {
+        let held = self.held();
+        held.charged.is_some_and(|margin| held.issuer().rules.arrivals_us(margin) > 0)
+    }
+
+    /// The call was answered at `by`, so the service has seen it no later: a limit that leaves a margin for what it
+    /// does not know of that may leave less.
+    #[cfg(feature = "client")]
+    pub(crate) fn arrived(&self, by: u64) {
+        let held = self.held();
+        let Some(margin) = held.charged else { return };
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = held.fleet() {
+            return fleet.arrived(&held.charge(margin), by);
+        }
+        let charge = held.charge(margin);
+        if by < charge.slot + charge.rules.arrivals_us(margin) {
+            held.issuer().rebook(charge.ticket, |store| store.arrived(charge, by));
+        }
+    }
+
+    /// The service refused the call.
+    #[cfg(feature = "client")]
+    pub(crate) fn declined(&self) {
+        let held = self.held();
+        let Some(margin) = held.charged else { return };
+        let charge = held.charge(margin);
+        #[cfg(feature = "redis")]
+        if let Some(fleet) = held.fleet() {
+            return fleet.declined(&charge);
+        }
+        held.issuer().reach(|store| store.declined(charge), |_| {});
     }
 
     /// Whether something rides on it until it is dropped.

@@ -242,6 +242,21 @@ impl Queue {
         });
     }
 
+    /// Something by which those who wait may go sooner: what is booked for them is booked again.
+    #[cfg(feature = "client")]
+    pub(super) fn rebook(&self, ticket: Ticket, then: impl FnOnce()) {
+        if self.is_empty() {
+            return then();
+        }
+        let mut lines = self.lines.lock();
+        lines.unbook_after(ticket.hash, clock::now_us());
+        then();
+        for line in lines.by_hash.get_mut(&ticket.hash).into_iter().flatten() {
+            line.turn.notify_one();
+            line.doubt();
+        }
+    }
+
     /// A charge was corrected.
     pub(super) fn corrected(&self, ticket: Ticket) {
         self.each(ticket, |line, now| {

@@ -80,6 +80,8 @@ impl Limiter {
             Verdict::Drain { wait_us } => store.refused(part, wait_us),
             Verdict::Pause { until } => store.pause(part, PauseAsk { until, probe_every: MAX_PAUSE_US }),
         });
+        // Until now others were let go.
+        answers.known(key, clock::now_us());
     }
 
     /// Whether a pause holds a key, as far as it is known here.

@@ -187,6 +187,33 @@ impl Table {
         self.keys.by_ticket(charge.ticket, |entry| entry.release(&charge));
     }
 
+    /// A call was answered at that instant: it had arrived by then.
+    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client's side hears answers"))]
+    pub(crate) fn arrived(&self, charge: Charge<'_>, by: u64) {
+        self.keys.by_ticket(charge.ticket, |entry| {
+            if Arc::ptr_eq(&entry.rules, charge.rules) {
+                let rules = charge.rules.of(charge.margin).iter().zip(&mut entry.states);
+                for ((rule, state), charged) in rules.zip(charge.charges) {
+                    rule.arrived(state, charge.slot, charged.cost(), by);
+                }
+            }
+        });
+    }
+
+    /// The service refused the call: where it counts by a log, it counts none of it.
+    #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "only the client's side hears answers"))]
+    pub(crate) fn declined(&self, charge: Charge<'_>) {
+        self.keys.by_ticket(charge.ticket, |entry| {
+            if Arc::ptr_eq(&entry.rules, charge.rules) {
+                let now = clock::now_us();
+                let rules = charge.rules.of(charge.margin).iter().zip(&mut entry.states);
+                for ((rule, state), charged) in rules.zip(charge.charges) {
+                    rule.declined(state, now, charge.slot, charged.cost());
+                }
+            }
+        });
+    }
+
     /// Corrects the charge under the limit at `index` to what was really used. In one step with the state, so
     /// that of two corrections the second starts from the first.
     pub(crate) fn settle(&self, charge: Charge<'_>, index: usize, used: u64) {

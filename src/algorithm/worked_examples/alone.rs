@@ -180,6 +180,43 @@ pub(super) fn a_fixed_window_is_quiet_around_its_end_with_a_margin() {
 }
 
 #[test]
+pub(super) fn a_fixed_window_opens_again_as_soon_as_the_services_own_must_have() {
+    play(
+        &[Limit::fixed_window(ten_a_second()).jitter_margin(ms(100))],
+        &[
+            (0.0, Ask(10), Granted(0)),
+            (0.0, Ask(1), Until(1100.0, 0)),
+            // It has opened by now.
+            (30.0, Answered, Left(0)),
+            (30.0, Ask(1), Until(1030.0, 0)),
+            // It has not opened later for that.
+            (60.0, Answered, Left(0)),
+            (60.0, Ask(1), Until(1030.0, 0)),
+            (1030.0, Ask(10), Granted(0)),
+            // Later than the margin it says nothing.
+            (1140.0, Answered, Left(0)),
+            (1140.0, Ask(1), Until(2130.0, 0)),
+        ],
+    );
+}
+
+#[test]
+pub(super) fn a_fixed_window_that_was_refused_opens_again_when_it_would_have() {
+    play(
+        &[Limit::fixed_window(ten_a_second())],
+        &[
+            (0.0, Ask(4), Granted(6)),
+            (100.0, Refused(1_000), Left(0)),
+            (100.0, Ask(1), Until(1000.0, 0)),
+            (1000.0, Ask(4), Granted(6)),
+            // Nothing is known of the window of a service that refuses what none of ours opened.
+            (2500.0, Refused(1_000), Left(0)),
+            (2500.0, Ask(1), Until(3500.0, 0)),
+        ],
+    );
+}
+
+#[test]
 pub(super) fn a_sliding_window_forgets_a_segment_at_a_time() {
     play(
         &[Limit::sliding_window(ten_a_second(), 5)],
@@ -342,30 +379,51 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
     play(
         &[Limit::sliding_log(ten_a_second())],
         &[
-            (0.0, Ask(4), Granted(6)),
-            // Of ten only these four were there; the other six return evenly from 1100 on.
+            (0.0, Ask(6), Granted(4)),
+            // Of ten only these six were there; the other four return from 1100 on, within a sixteenth of a second.
             (100.0, Refused(1_000), Left(0)),
             (100.0, Ask(1), Until(1000.0, 0)),
-            (1000.0, Ask(4), Granted(0)),
-            (1000.0, Ask(1), Until(1266.667, 0)),
-            // Six are more than half.
-            (1100.0, Refused(1_000), Left(0)),
-            (1267.0, Ask(1), Until(2000.0, 0)),
-            (2000.0, Ask(4), Granted(0)),
-            (2266.0, Ask(1), Until(2266.667, 0)),
-            (2300.0, Ask(1), Granted(0)),
+            (1000.0, Ask(6), Granted(0)),
+            (1000.0, Ask(1), Until(1115.625, 0)),
+            (1116.0, Ask(1), Granted(0)),
+            // It was not there either: nothing counts it, and it is missing with the other three.
+            (1120.0, Declined(1_000), Left(0)),
+            (1120.0, Ask(1), Until(2000.0, 0)),
+            (2000.0, Ask(6), Granted(0)),
+            (2000.0, Ask(1), Until(2135.625, 0)),
+            (2182.5, Ask(4), Granted(0)),
         ],
     );
     play(
         &[Limit::sliding_log(ten_a_second())],
         &[
-            (0.0, Ask(9), Granted(1)),
-            // One is missing, one of the nine was refused, and another one.
-            (100.0, Refused(1_000), Left(0)),
-            (100.0, Refused(1_000), Left(0)),
-            (100.0, Refused(1_000), Left(0)),
-            (1000.0, Ask(7), Granted(0)),
-            (1000.0, Ask(1), Until(1433.334, 0)),
+            (0.0, Ask(4), Granted(6)),
+            (0.0, Ask(1), Granted(5)),
+            (100.0, Declined(1_000), Left(0)),
+            // Six are more than half: what is refused of the others still counts as used.
+            (1000.0, Ask(1), Granted(3)),
+            (1010.0, Declined(1_000), Left(0)),
+            (1999.0, Ask(1), Until(2000.0, 0)),
+        ],
+    );
+}
+
+#[test]
+pub(super) fn a_sliding_log_counts_a_call_from_when_it_had_arrived() {
+    play(
+        &[Limit::sliding_log(ten_a_second()).jitter_margin(ms(64))],
+        &[
+            (0.0, Ask(4), Granted(6)),
+            // Known to the next of 32 parts of the margin.
+            (30.0, Answered, Left(6)),
+            (40.0, Ask(6), Granted(0)),
+            (40.0, Ask(1), Until(1031.376, 0)),
+            (1032.0, Ask(4), Granted(0)),
+            (1032.0, Ask(1), Until(1104.0, 0)),
+            // Later than the margin it says nothing.
+            (1100.0, Answered, Left(0)),
+            (1104.0, Ask(6), Granted(0)),
+            (1104.0, Ask(1), Until(2096.0, 0)),
         ],
     );
 }

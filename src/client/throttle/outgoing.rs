@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, header};
 use reqwest::{Request, Response, Url};
 use reqwest_middleware::Result;
 use smallvec::{SmallVec, smallvec};
@@ -26,8 +26,8 @@ use crate::client::receipt;
 use crate::client::request_ext::{Options, Pass};
 use crate::client::route::{self, Route};
 use crate::clock::at_us;
-use crate::limiter::{Ask, Limiter, Refused, RefusedKind};
-use crate::signals::Signals;
+use crate::limiter::{Ask, Limiter, Permit, Refused, RefusedKind};
+use crate::signals::{Class, Signals};
 
 const LYING: &str =
     "response bodies lie unread and hold their seats while other calls wait; read or drop them";
@@ -79,6 +79,24 @@ impl Outgoing<'_> {
         call.leave(response);
         if let Some(settle) = self.settle.take().filter(|settle| !settle.is_empty()) {
             settle.join(response.extensions_mut());
+        }
+    }
+
+    /// Tells the limits that count by what the service has seen. What stands between may answer in its place: a gateway,
+    /// or a cache.
+    #[inline]
+    pub(super) fn answered(&self, signals: &Signals, response: &Response) {
+        let told = || self.holds.permits().iter().filter(|permit| permit.is_told_of_answers());
+        if told().next().is_none() {
+            return;
+        }
+        match signals.class() {
+            Class::Throttle => told().for_each(Permit::declined),
+            Class::None if !response.headers().contains_key(header::AGE) => {
+                let by = at_us(Instant::now());
+                told().for_each(|permit| permit.arrived(by));
+            }
+            _ => {}
         }
     }
 
@@ -273,7 +291,9 @@ impl Throttle {
     /// Waits for a permit of each limiter, within what is left of the call's time.
     pub(super) async fn acquire(&self, attempt: &mut Outgoing<'_>, costs: Costs, call: &Call) -> Result<()> {
         let permits = self.permits(&attempt.origin, &costs, call).await?;
-        attempt.sent = Instant::now();
+        // What became known between its slot and its wake, it could not know.
+        let due = permits.iter().filter_map(Permit::due).max();
+        attempt.sent = due.into_iter().fold(Instant::now(), Instant::min);
         attempt.goes(permits, &costs, call);
         Ok(())
     }

@@ -126,17 +126,19 @@ impl Together {
         let standing = (0..fleets.len()).map(|i| {
             let mut state = keys[i].state.lock();
             let (settling, lease_us) = (hub.is_settling(), fleets[i].worker.lease_us);
-            let seats = state.report(&chain.plans[i], clock::now_us(), settling, lease_us, None);
+            let now = clock::now_us();
+            let seats = state.report(&chain.plans[i], now, settling, lease_us, None);
             let names = state.names(hub.prefix(), &fleets[i].policy, &keys[i], &chain.plans[i]);
-            (names, state.seen().cloned(), seats)
+            (names, state.seen().cloned(), seats, state.fates.take(&chain.plans[i], now))
         });
         let standing = standing.collect::<SmallVec<[_; 4]>>();
-        let parts = standing.iter().enumerate().map(|(i, (names, seen, seats))| TripPart {
+        let parts = standing.iter().enumerate().map(|(i, (names, seen, seats, fates))| TripPart {
             rules: &chain.plans[i].rules,
             margin: margins[i],
             names,
             seen: seen.as_ref().filter(|seen| seen.states.len() == self.rules(i).len()),
             seats,
+            fates,
         });
         let parts = parts.collect::<SmallVec<[TripPart<'_>; 4]>>();
         let costs = chain.costs.iter().flatten().copied().collect::<Costs>();

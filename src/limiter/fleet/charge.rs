@@ -38,6 +38,28 @@ impl Charge {
         }
     }
 
+    /// The call was answered at that instant.
+    pub(in crate::limiter) fn arrived(&self, charge: &store::Charge<'_>, by: u64) {
+        match &self.part {
+            Some(part) => part.arrived(by),
+            None => {
+                let costs = charge.charges.iter().map(store::Charged::cost);
+                self.key.state.lock().fates.add(&self.plan, charge.slot, costs, Some(by));
+            }
+        }
+    }
+
+    /// The service refused the call.
+    pub(in crate::limiter) fn declined(&self, charge: &store::Charge<'_>) {
+        match &self.part {
+            Some(part) => part.declined(),
+            None => {
+                let costs = charge.charges.iter().map(store::Charged::cost);
+                self.key.state.lock().declined.add(&self.plan, charge.slot, costs, None);
+            }
+        }
+    }
+
     /// Corrects what was charged under the limit at `index` to what was really used.
     pub(in crate::limiter) fn settle(&self, charge: store::Charge<'_>, index: usize, used: u64) {
         if let Some(part) = &self.part {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::fates::Fates;
 use super::known::Known;
 use super::line::{self, Answer, Caller, Line, Slot, Told};
 use super::seated::seat_labels;
@@ -44,6 +45,8 @@ pub(super) struct State {
     /// When a call was last answered with a soft 429, here or elsewhere.
     throttled: Option<u64>,
     pub(super) known: Option<Known>,
+    pub(super) fates: Fates,
+    pub(super) declined: Fates,
     /// What others have not been told of the pause, for Redis was away.
     pub(super) unsaid: Option<What>,
     /// Since when what is found in Redis is to be drained first: calls went by a local share while it was away, or
@@ -121,9 +124,10 @@ impl State {
     /// A call was answered with a soft 429, here or elsewhere: what it leaves nothing of lapses.
     pub(super) fn throttled(&mut self, now: u64) {
         self.throttled = self.throttled.max(Some(now));
-        let mut left = std::mem::take(&mut self.left);
-        left.retain(|slot| !self.lapses(slot));
+        let left = std::mem::take(&mut self.left);
+        let (lapsed, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|slot| self.lapses(slot));
         self.left = left;
+        self.uncharge(lapsed.into_iter().filter(Slot::is_of_log));
         for i in 0..self.lines.len() {
             let line = &self.lines[i];
             if let Some(until) = self.drained_until(&line.plan, line.margin, line.limits) {

@@ -76,11 +76,15 @@ impl Slot {
     /// give a unit, or it was asked for before of a log, which may have taken for left what the service does not have.
     pub(super) fn lapses(&self, throttled: u64) -> bool {
         let limits = super::touched(&self.costs);
-        let is_of_log =
-            || touched(&self.plan, self.margin, limits).any(|rule| matches!(rule, Rule::SlidingLog(_)));
         empty_us(&self.plan, self.margin, limits).is_some_and(|empty_us| {
-            self.due < throttled + empty_us || (self.asked <= throttled && is_of_log())
+            self.due < throttled + empty_us || (self.asked <= throttled && self.is_of_log())
         })
+    }
+
+    /// Whether a log was charged for it.
+    pub(super) fn is_of_log(&self) -> bool {
+        let limits = super::touched(&self.costs);
+        touched(&self.plan, self.margin, limits).any(|rule| matches!(rule, Rule::SlidingLog(_)))
     }
 }
 

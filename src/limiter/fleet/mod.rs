@@ -7,6 +7,7 @@
 pub(super) mod chain;
 mod charge;
 mod driver;
+mod fates;
 mod key;
 mod known;
 mod line;
@@ -205,6 +206,10 @@ impl Fleet {
                 },
             }
         }
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.hub.is_away()
     }
 
     fn shares(&self) -> bool {

@@ -66,6 +66,14 @@ impl State {
         }
     }
 
+    /// Slots of a log that lapsed: the next trip says so, whoever has booked after them.
+    pub(super) fn uncharge(&mut self, slots: impl IntoIterator<Item = Slot>) {
+        for slot in slots {
+            self.free_slot(&slot);
+            self.fates.add(&slot.plan, slot.at, slot.costs.iter().copied(), None);
+        }
+    }
+
     /// Gives the slots that were left to the line at `i`, where they fit it.
     pub(super) fn offer_left(&mut self, i: usize, now: u64) {
         self.left.retain(|slot| slot.due + LATE_US > now);
@@ -92,7 +100,10 @@ impl State {
             }
             return unwanted;
         }
-        let (mut unwanted, is_drained) = line.lapse();
+        let (lapsed, is_drained) = line.lapse();
+        let (of_logs, mut unwanted): (Vec<_>, Vec<_>) = lapsed.into_iter().partition(Slot::is_of_log);
+        self.uncharge(of_logs);
+        let line = self.line(id).expect("it was there just now");
         while line.slots.front().is_some_and(|slot| slot.due <= now) {
             let slot = line.slots.pop_front().expect("there is a first");
             let Some(seq) = line.fitting(&slot.costs) else {

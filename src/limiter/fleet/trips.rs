@@ -111,11 +111,12 @@ impl Fleet {
     ) -> Result<Reply, Away> {
         // Whether the server is new, and its seats not yet reported, is known once there is a connection.
         self.hub.ready().await?;
-        let (names, seen, seats) = {
-            let mut state = key.state.lock();
+        let (names, seen, seats, fates) = {
+            let (mut state, now) = (key.state.lock(), clock::now_us());
             let (settling, lease_us) = (self.hub.is_settling(), self.worker.lease_us);
-            let seats = state.report(plan, clock::now_us(), settling, lease_us, line);
-            (state.names(self.hub.prefix(), &self.policy, key, plan), state.seen().cloned(), seats)
+            let seats = state.report(plan, now, settling, lease_us, line);
+            let names = state.names(self.hub.prefix(), &self.policy, key, plan);
+            (names, state.seen().cloned(), seats, state.fates.take(plan, now))
         };
         let part = TripPart {
             rules: &plan.rules,
@@ -123,6 +124,7 @@ impl Fleet {
             names: &names,
             seen: seen.as_ref().filter(|seen| seen.states.len() == plan.rules.of(margin).len()),
             seats: &seats,
+            fates: &fates,
         };
         let parts = [part];
         let trip = Trip { now: None, worker: &self.worker, parts: &parts, callers, forced };
@@ -279,9 +281,16 @@ impl Fleet {
         margin: Margin,
         what: What,
     ) -> Result<(), Away> {
-        let names = key.state.lock().names(self.hub.prefix(), &self.policy, key, plan);
-        let change =
-            Change { now: None, worker: &self.worker, rules: &plan.rules, margin, names: &names, what };
+        let (names, declined) = {
+            let mut state = key.state.lock();
+            let declined = match what {
+                What::Throttled { .. } => state.declined.take(plan, clock::now_us()),
+                _ => Vec::new(),
+            };
+            (state.names(self.hub.prefix(), &self.policy, key, plan), declined)
+        };
+        let (worker, rules) = (&self.worker, &plan.rules);
+        let change = Change { now: None, worker, rules, margin, names: &names, what, declined: &declined };
         self.hub.run(&change.call()).await.map(|_| ())
     }
 

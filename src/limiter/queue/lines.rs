@@ -52,6 +52,14 @@ impl Lines {
         }
     }
 
+    /// Takes back what is booked for an instant after `now`; its lines have to have a turn.
+    #[cfg(feature = "client")]
+    pub(super) fn unbook_after(&mut self, hash: u64, now: u64) {
+        let here = self.by_hash.get_mut(&hash).into_iter().flatten();
+        let booked = here.filter_map(|line| line.booked.take_if(|booked| booked.permit.slot() > now));
+        take_back(&mut booked.collect());
+    }
+
     /// Grants what is due in a line, and books its next. Until when nothing more happens; `None` if nobody is
     /// in line.
     pub(super) fn turn(

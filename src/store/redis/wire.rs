@@ -14,7 +14,7 @@ pub(crate) use change::{Change, GiveBack, Settlement, What};
 #[cfg(test)]
 pub(crate) use reply::Paused;
 pub(crate) use reply::{Ended, Reply, ReplyPart, SeatAnswer, Slot, Snapshot};
-pub(crate) use trip::{SeatReport, Trip, TripPart, Waiter};
+pub(crate) use trip::{Fate, SeatReport, Trip, TripPart, Waiter};
 
 use super::script::Script;
 use crate::algorithm::Rules;

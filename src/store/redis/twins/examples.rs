@@ -33,14 +33,20 @@ impl Story<'_> {
         self.rules.of(Margin::None)
     }
 
-    fn trip(&self, now: u64, callers: &[Waiter<'_>]) -> Reply {
+    fn trip(&self, now: u64, callers: &[Waiter<'_>], fates: &[Fate]) -> Reply {
         let (rules, margin, names) = (&self.rules, Margin::None, &self.names);
-        let parts = [TripPart { rules, margin, names, seen: None, seats: &[] }];
+        let parts = [TripPart { rules, margin, names, seen: None, seats: &[], fates }];
         self.twin.trip(&Trip { now: Some(now), worker: &self.worker, parts: &parts, callers, forced: false })
     }
 
+    /// What became of the last call.
+    fn fate(&self, answered_ago_us: Option<u64>) -> Fate {
+        let costs = self.rule().iter().map(|_| self.cost).collect();
+        Fate { slot: self.slot, answered_ago_us, costs }
+    }
+
     fn left(&self, now: u64) -> u64 {
-        let read = self.trip(now, &[]);
+        let read = self.trip(now, &[], &[]);
         let states = self.rule().iter().zip(&read.parts[0].states);
         let left = states.map(|(rule, state)| match state {
             Snapshot::Whole(state) => rule.level(state, now).remaining,
@@ -55,7 +61,7 @@ impl Story<'_> {
         let is_leaky = self.rule().iter().any(|rule| rule.hold_us().is_some());
         if is_leaky && !may_wait {
             // It would be held in the bucket: only ask.
-            let read = self.trip(now, &[]);
+            let read = self.trip(now, &[], &[]);
             let states = self.rule().iter().zip(&read.parts[0].states);
             let fits = states.map(|(rule, state)| match state {
                 Snapshot::Whole(state) => rule.earliest(state, now, cost),
@@ -67,7 +73,7 @@ impl Story<'_> {
             }
         }
         let held_us = if may_wait { NEVER } else { 0 };
-        let reply = self.trip(now, &[Waiter { held_us, costs: &costs }]);
+        let reply = self.trip(now, &[Waiter { held_us, costs: &costs }], &[]);
         let at = match (reply.slots.first(), reply.ended) {
             (Some(&Slot::At(at)), _) => at,
             (Some(&Slot::TooLate(at)), _) | (None, Ended::Ahead(at)) => return at,
@@ -116,14 +122,21 @@ impl Story<'_> {
                 }
                 self.cost = *used;
             }
-            Step::Drain | Step::Refused(_) => {
+            Step::Drain | Step::Refused(_) | Step::Declined(_) => {
                 let what = match step {
-                    Step::Refused(wait_ms) => What::Throttled { wait_us: wait_ms * 1_000 },
+                    Step::Refused(wait_ms) | Step::Declined(wait_ms) => {
+                        What::Throttled { wait_us: wait_ms * 1_000 }
+                    }
                     _ => What::Drain,
                 };
                 let (worker, rules) = (&self.worker, &self.rules);
-                let change = Change { now: Some(now), worker, rules, margin, names, what };
+                let declined = [self.fate(None)];
+                let declined = if matches!(step, Step::Declined(_)) { &declined[..] } else { &[] };
+                let change = Change { now: Some(now), worker, rules, margin, names, what, declined };
                 self.twin.run(&change.call());
+            }
+            Step::Answered => {
+                self.trip(now, &[], &[self.fate(Some(0))]);
             }
             Step::Numbers(limit) => self.rules = rules(std::slice::from_ref(limit)),
         }

@@ -129,7 +129,7 @@ impl<'a> Fleet<'a> {
         let callers = (0..callers).map(|_| Waiter { held_us: LEASE_US, costs: &[1] }).collect::<Vec<_>>();
         let (rules, margin, names) = (&self.rules, Margin::Default, &self.names);
         let seats = [report];
-        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats }];
+        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats, fates: &[] }];
         let trip =
             Trip { now: Some(now), worker: &process.worker, parts: &parts, callers: &callers, forced: false };
         match self.rng.u8(0..20) {
@@ -300,7 +300,7 @@ fn who_is_known_of_another_life_is_told_so_before_it_is_forgotten() {
     let worker = worker("w");
     let answer = |report: SeatReport, callers: &[Waiter<'_>]| {
         let (rules, margin, names, seats) = (&rules, Margin::None, &names, [report]);
-        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats }];
+        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats, fates: &[] }];
         let reply =
             twin.trip(&Trip { now: Some(START), worker: &worker, parts: &parts, callers, forced: false });
         reply.parts[0].seats[0]
@@ -413,7 +413,7 @@ impl Fleet<'_> {
         let callers = if with_callers { process.waiting } else { 0 };
         let callers = (0..callers).map(|_| Waiter { held_us: LEASE_US, costs: &[1] }).collect::<Vec<_>>();
         let (rules, margin, names, seats) = (&self.rules, Margin::Default, &self.names, [process.report]);
-        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats }];
+        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats, fates: &[] }];
         let (now, worker) = (Some(self.now), &process.worker);
         let reply = self.twin.trip(&Trip { now, worker, parts: &parts, callers: &callers, forced: false });
         let granted = reply.slots.iter().filter(|slot| matches!(slot, Slot::At(_))).count() as u64;

@@ -52,13 +52,13 @@ impl Asked<'_> {
         let callers = [Waiter { held_us, costs: &costs }];
         let report = SeatReport { turn: 1, may_take: true, ..SeatReport::default() };
         let (rules, margin, names, seats) = (self.rules, Margin::None, self.names, [report; 2]);
-        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats }];
+        let parts = [TripPart { rules, margin, names, seen: None, seats: &seats, fates: &[] }];
         with(&Trip { now, worker: &self.worker, parts: &parts, callers: &callers, forced: false })
     }
 
     fn change(&self, what: What) -> Call {
         let (worker, rules, margin, names) = (&self.worker, self.rules, Margin::None, self.names);
-        Change { now: None, worker, rules, margin, names, what }.call()
+        Change { now: None, worker, rules, margin, names, what, declined: &[] }.call()
     }
 }
 
@@ -139,7 +139,7 @@ fn a_pause_drains_a_log_by_its_head_alone() {
     }
     let (worker, rules, margin, names) = (&asked.worker, &rules, Margin::None, &names);
     let now = START + 1_000 * CALLS;
-    let change = Change { now: Some(now), worker, rules, margin, names, what: What::Drain };
+    let change = Change { now: Some(now), worker, rules, margin, names, what: What::Drain, declined: &[] };
     twin.ask("CONFIG RESETSTAT");
     twin.run(&change.call());
     let read = asked.trip(Some(now + 1), 0, |trip| twin.trip(trip));
@@ -233,6 +233,6 @@ fn a_pause_is_told_to_everyone_and_so_is_what_a_row_is_made_of() {
 fn states_are_read_where_all_their_numbers_are_there() {
     let rules = policy("p", &[Limit::fixed_window(Rate::per_second(1))]);
     let state = |numbers: &[u64]| rules.of(Margin::None)[0].state_of(numbers);
-    assert!(matches!(state(&[5, 6, 1, 7]), Some(State::Window(_))));
-    assert_eq!(state(&[5, 6, 2, 7]), None);
+    assert!(matches!(state(&[5, 6, 9, 1, 7]), Some(State::Window(_))));
+    assert_eq!(state(&[5, 6, 9, 2, 7]), None);
 }

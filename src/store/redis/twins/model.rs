@@ -211,6 +211,13 @@ impl Model {
                     }
                     limit.dirty |= is_taken_for_another(rule, &limit.state, now, drained);
                     rule.read(&mut limit.state, now, drained);
+                    for fate in part.fates {
+                        let (state, slot, units) = (&mut limit.state, fate.slot, fate.costs[i]);
+                        limit.dirty |= match fate.answered_ago_us {
+                            Some(ago_us) => rule.arrived(state, slot, units, now.saturating_sub(ago_us)),
+                            None => rule.uncharge(state, slot, units),
+                        };
+                    }
                 }
                 read.versions.push(limit.version);
                 read.states.push(snapshot(rule, &limit.state, now));
@@ -389,7 +396,12 @@ impl Model {
         let rules = change.rules.of(change.margin).iter().zip(change.rules.of(Margin::Default));
         for (i, (rule, wide)) in rules.enumerate().filter(|(_, (rule, _))| !rule.is_seats()) {
             let mut open = self.find([rule, wide], &change.names.limits[i], now);
-            if let (Rule::SlidingLog(_), What::Throttled { wait_us }) = (rule, change.what) {
+            for call in change.declined {
+                let (slot, units) = (call.slot, call.costs[i]);
+                open.dirty |= rule.declined(&mut open.state, now, slot, units);
+            }
+            if let (Rule::SlidingLog(_) | Rule::Window(_), What::Throttled { wait_us }) = (rule, change.what)
+            {
                 rule.refused(&mut open.state, now, wait_us);
                 open.dirty = true;
             } else if open.state.tail() == now {

@@ -129,6 +129,22 @@ impl<'a> Walk<'a> {
             .collect()
     }
 
+    /// What became of some of the last calls of a key, and now and then of one that never was.
+    fn fates(&mut self, plan: usize, key: usize) -> Vec<Fate> {
+        let (now, rng) = (self.now, &mut self.rng);
+        let of_key = self.bookings.iter().rev().filter(|booking| (booking.plan, booking.key) == (plan, key));
+        let mut fates = Vec::new();
+        for booking in of_key.take(4).filter(|booking| booking.slot <= now) {
+            if rng.bool() {
+                let ago_us = rng.choice([0, 1, 1_000, (now - booking.slot) / 2, now - booking.slot]).unwrap();
+                let answered_ago_us = Some(ago_us).filter(|_| rng.u8(0..4) > 0);
+                let slot = booking.slot + u64::from(rng.u8(0..20) == 0);
+                fates.push(Fate { slot, answered_ago_us, costs: booking.costs.iter().copied().collect() });
+            }
+        }
+        fates
+    }
+
     fn cost(&mut self, most: u64) -> u64 {
         match self.rng.u8(0..10) {
             0 => 0,
@@ -159,8 +175,9 @@ impl<'a> Walk<'a> {
         });
         let callers = callers.collect::<Vec<_>>();
         let reports = keys.iter().map(|key| self.reports(plan, *key)).collect::<Vec<_>>();
+        let fates = keys.iter().map(|key| self.fates(plan, *key)).collect::<Vec<_>>();
         let remembers = self.rng.bool();
-        let parts = keys.iter().zip(&reports).map(|(&key, seats)| {
+        let parts = keys.iter().zip(reports.iter().zip(&fates)).map(|(&key, (seats, fates))| {
             let seen = self.seen.iter().rev().filter(|_| remembers);
             let seen = seen.filter(|(of_plan, of_key, _)| (*of_plan, *of_key) == (plan, key));
             TripPart {
@@ -169,6 +186,7 @@ impl<'a> Walk<'a> {
                 names: &self.plans[plan].names[key],
                 seen: seen.map(|(.., seen)| seen).next(),
                 seats,
+                fates,
             }
         });
         let parts = parts.collect::<Vec<_>>();
@@ -176,7 +194,9 @@ impl<'a> Walk<'a> {
             Trip { now: Some(self.now), worker: &self.worker, parts: &parts, callers: &callers, forced };
         let told = self.twin.trip(&trip);
         let expected = self.model.trip(&trip);
-        note(&mut self.told, || format!("{} trip of {run}, forced {forced}: {expected:?}", self.now));
+        note(&mut self.told, || {
+            format!("{} trip of {run}, forced {forced}, after {fates:?}: {expected:?}", self.now)
+        });
         if self.tidies {
             prop_assert_eq!((&told.slots, told.ended), (&expected.slots, expected.ended));
         } else {
@@ -336,11 +356,14 @@ impl<'a> Walk<'a> {
             4 => What::Resume,
             _ => What::Answered { sent_ago_us: self.rng.choice([0, 1, 100_000]).unwrap() },
         };
+        let throttled = matches!(what, What::Throttled { .. });
+        let declined = if throttled { self.fates(plan, key) } else { Vec::new() };
         let plan = &self.plans[plan];
-        let (rules, names) = (&plan.rules, &plan.names[key]);
-        let change = Change { now: Some(self.now), worker: &self.worker, rules, margin, names, what };
+        let (rules, names, declined) = (&plan.rules, &plan.names[key], &*declined);
+        let change =
+            Change { now: Some(self.now), worker: &self.worker, rules, margin, names, what, declined };
         let expected = self.model.change(&change);
-        note(&mut self.told, || format!("{} {what:?}: {expected}", self.now));
+        note(&mut self.told, || format!("{} {what:?}, refused {declined:?}: {expected}", self.now));
         prop_assert_eq!(self.twin.run(&change.call()), Value::Int(expected));
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use redis::Value;
 
-use super::{Args, Call, Snapshot, Worker};
+use super::{Args, Call, Fate, Snapshot, Worker};
 use crate::algorithm::{Mark, Rule, Rules};
 use crate::limit::{MAX_EXACT, Margin};
 use crate::store::redis::names::Names;
@@ -45,6 +45,8 @@ pub(crate) struct Change<'a> {
     pub(crate) margin: Margin,
     pub(crate) names: &'a Names,
     pub(crate) what: What,
+    /// Calls that the service refused.
+    pub(crate) declined: &'a [Fate],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +130,10 @@ impl Change<'_> {
         args.text(what);
         args.numbers([us, every_us]);
         args.text(self.worker.session.as_bytes());
-        let keys = timed((self.rules, self.margin, self.names), &mut args, |_, _, _| {});
+        let keys = timed((self.rules, self.margin, self.names), &mut args, |args, _, i| {
+            args.number(self.declined.len() as u64);
+            self.declined.iter().for_each(|call| args.numbers([call.slot, call.costs[i]]));
+        });
         Call { script: &script::PAUSE, keys, args: args.0 }
     }
 }

@@ -189,8 +189,8 @@ impl Numbers {
         match rule {
             Rule::Gcra(_) => numbers.extend([self.next()?, self.next()?, self.next()?]),
             Rule::Window(_) => {
-                numbers.extend([self.next()?, self.next()?, self.next()?]);
-                for _ in 0..numbers[2] {
+                numbers.extend([self.next()?, self.next()?, self.next()?, self.next()?]);
+                for _ in 0..numbers[3] {
                     numbers.push(self.next()?);
                 }
             }

@@ -5,8 +5,8 @@
 use std::sync::atomic::Ordering;
 
 use super::{Args, Call, Packed, ReplyPart, Snapshot, Worker, fingerprint};
-use crate::algorithm::{NEVER, Rule, Rules};
-use crate::limit::Margin;
+use crate::algorithm::{Costs, NEVER, Rule, Rules};
+use crate::limit::{MAX_EXACT, Margin};
 use crate::store::redis::names::Names;
 use crate::store::redis::script;
 
@@ -31,6 +31,19 @@ pub(crate) struct TripPart<'a> {
     pub(crate) seen: Option<&'a ReplyPart>,
     /// By limit of seats, in the policy's order.
     pub(crate) seats: &'a [SeatReport],
+    /// What became of calls of this process since the last trip.
+    pub(crate) fates: &'a [Fate],
+}
+
+/// What became of calls of one slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fate {
+    pub(crate) slot: u64,
+    /// How long before this the last of them was answered: the service has seen them by then. `None` if it counts none
+    /// of them: they were refused, or not sent.
+    pub(crate) answered_ago_us: Option<u64>,
+    /// What they were charged, by limit.
+    pub(crate) costs: Costs,
 }
 
 /// A caller that waits.
@@ -150,6 +163,14 @@ impl Trip<'_> {
             packed.numbers(run.iter().map(|caller| caller.held_us));
         }
         self.parts.iter().for_each(|part| part.pack_seen(&mut packed));
+        for part in self.parts {
+            packed.number(part.fates.len() as u64);
+            for fate in part.fates {
+                packed.number(fate.slot);
+                packed.signed(fate.answered_ago_us.map_or(-1, |ago_us| ago_us.min(MAX_EXACT) as i64));
+                packed.numbers(fate.costs.iter().copied());
+            }
+        }
         packed
     }
 

@@ -40,7 +40,7 @@ pub(super) fn heal(limit: &mut Open<'_>, seen: &Snapshot, version: u64, now: u64
                 Rule::Gcra(_) if clamped[2] == numbers[0] as u64 => {
                     clamped[0] = clamped[0].min(rule.most() * clamped[2]);
                 }
-                Rule::Window(_) => clamped[3..].iter_mut().for_each(|count| *count = rule.most().min(*count)),
+                Rule::Window(_) => clamped[4..].iter_mut().for_each(|count| *count = rule.most().min(*count)),
                 Rule::SlidingCounter(_) => {
                     clamped[2..].iter_mut().for_each(|count| *count = rule.most().min(*count));
                 }

@@ -337,7 +337,8 @@ local function sliding_log()
   -- most, for a service may refuse a part of all calls, however few they are.
   function log.declined(rule, state, now, slot, units)
     local missing = spread_newer(state, state.spread_at + counts_us(rule, state) - now)
-    if missing >= floor(rule.n / 2) or not log.take_back(state, slot, units) then return false end
+    if now >= slot + counts_us(rule, state) or missing >= floor(rule.n / 2) then return false end
+    if not log.take_back(state, slot, units) then return false end
     if missing == 0 then state.spread_us = floor(rule.window_us / RETURNS) end
     state.spread, state.spread_at = missing + units, max(state.spread_at, now)
     return true

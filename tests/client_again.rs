@@ -95,3 +95,54 @@ fn two_policies_of_one_name_have_one_set_of_limits() {
     let fault = new().policy(Policy::new("api").limit("500/mim")).policy(b()).build().expect_err("no limit");
     assert!(fault.to_string().contains("mim"), "{fault}");
 }
+
+/// A policy that only observes holds nothing, so a pause under it is nobody's reason to give up.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_is_only_observed_stops_no_retry() {
+    let service = Service::new(|n, _| match n {
+        0 => reply(429).after("600"),
+        1 => reply(503),
+        _ => reply(200),
+    });
+    let client = service.client(new().policy(Policy::new("watches").limit("5/s burst 5").observe_only()));
+    assert_eq!(client.get(URL).no_retry().send().await.expect("a response").status(), 429);
+    assert_eq!(client.get(URL).send().await.expect("a response").status(), 200);
+    assert_eq!(service.count(), 3);
+}
+
+/// Who may not be held at all is sent once: a backoff is a wait too, however short it comes out.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_may_not_wait_is_not_sent_again() {
+    let service = Service::new(|_, _| reply(503).body("as it was"));
+    let client =
+        service.client(new().policy(Policy::new("now").limit("1/s burst 1").max_wait(Duration::ZERO)));
+    let response = client.get(URL).send().await.expect("the answer itself");
+    assert_eq!(Attempts::of(&response).expect("a record").stopped(), Some(Stop::MaxWait));
+    assert_eq!((response.status(), service.count()), (reqwest::StatusCode::SERVICE_UNAVAILABLE, 1));
+    assert_eq!(response.text().await.expect("a body"), "as it was");
+}
+
+/// Two throttles by hand, as their docs have them: the one further in need not know what the other counts, and what it
+/// refuses costs nothing.
+#[tokio::test(start_paused = true)]
+async fn a_throttle_further_in_minds_its_own_units_and_takes_nothing_from_the_other() {
+    let outer = Limiter::new(Policy::new("outer").limit("1000 tokens/min burst 1000"), store::Local::new());
+    let (outer, inner) = (outer.expect("a limiter"), Policy::new("inner").limit("1 at once"));
+    let inner = Limiter::new(inner.max_wait(Duration::ZERO), store::Local::new()).expect("a limiter");
+    let service = Service::new(|_, _| reply(200));
+    let throttles = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
+        .with(forbear::Throttle::new(outer.clone()))
+        .with(forbear::Throttle::new(inner.clone()))
+        .build();
+    let client = service.behind(throttles);
+    client.get(URL).cost("tokens", 300).send().await.expect("it goes");
+    let left = || async { outer.peek("api.example.test").await.remaining() };
+    assert_eq!(left().await, 700);
+    let _seat = inner.acquire("api.example.test").await.expect("a seat");
+    let error = client.get(URL).cost("tokens", 300).send().await.expect_err("no seat");
+    assert_eq!(forbear::Refused::of(&error).expect("ours").policy(), "inner");
+    assert_eq!(left().await, 700, "it was never sent");
+    let error =
+        client.get(URL).cost("tokens", 1).cost("pages", 1).send().await.expect_err("nobody counts pages");
+    assert_eq!(forbear::Refused::of(&error).expect("ours").policy(), "outer");
+}

@@ -200,3 +200,44 @@ async fn a_probe_whose_seat_does_not_come_leaves_its_turn_to_the_next() {
     drop(each.acquire("k").await.unwrap());
     assert!(each.acquire("k").await.is_err(), "one an hour");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_whose_seat_is_taken_says_how_long_its_rate_takes_at_least() {
+    let store = Local::new();
+    let each = Limiter::new(Policy::new("each").limit(kit::bucket(secs(60), 1)), &store).unwrap();
+    let all = Limiter::new(Policy::new("all").limit("1 at once"), &store).unwrap();
+    let _held = both(&each, &all, Duration::ZERO).await.unwrap();
+    let refused = both(&each, &all, Duration::ZERO).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.policy()), (RefusedKind::RateLimited, "each"));
+    assert_eq!(refused.retry_after(), Some(secs(60)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_names_the_policy_whose_key_is_paused_and_no_other_stands_empty_for_it() {
+    let store = Local::new();
+    let each = Limiter::new(Policy::new("each").limit("10/s burst 10"), &store).unwrap();
+    // After a pause a budget begins empty.
+    let counts = Policy::new("counts").limit("10/min burst 10");
+    for (all, wait) in [(Policy::new("follows"), secs(30)), (counts, secs(36))] {
+        let name = all.name().to_owned();
+        let all = Limiter::new(all, &store).unwrap();
+        all.pause("k", secs(30));
+        let refused = both(&each, &all, Duration::ZERO).await.unwrap_err();
+        assert_eq!((refused.kind(), refused.policy()), (RefusedKind::Paused, &*name));
+        assert_eq!(refused.retry_after(), Some(wait));
+        assert_eq!(each.peek("k").await.remaining(), 10);
+    }
+}
+
+/// B124: what cannot come in time is refused at once, whichever of the limits holds the call.
+#[tokio::test(start_paused = true)]
+async fn b124_a_chain_that_cannot_make_it_in_time_fails_at_once() {
+    let store = Local::new();
+    let each = Limiter::new(Policy::new("each").limit(kit::bucket(secs(60), 1)), &store).unwrap();
+    let all = Limiter::new(Policy::new("all").limit(kit::bucket(secs(3_600), 1)), &store).unwrap();
+    drop(both(&each, &all, secs(100)).await.unwrap());
+    let start = Instant::now();
+    let refused = both(&each, &all, secs(100)).await.unwrap_err();
+    assert_eq!((refused.policy(), start.elapsed()), ("all", Duration::ZERO));
+    assert_eq!(refused.retry_after(), Some(secs(3_600)));
+}

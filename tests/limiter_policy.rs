@@ -288,3 +288,13 @@ fn b146_nobody_fails_while_threads_come_and_policies_change() {
     });
     assert_eq!(limiter.waiting("k"), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_only_observes_lets_a_call_through_whose_cost_is_missing_or_unknown() {
+    let limiter = limiter(Policy::new("costs").limit("5 tokens/s burst 5").observe_only());
+    assert!(limiter.acquire("k").await.is_ok());
+    assert!(limiter.acquire(Ask::new("k").cost("tokens", 1).cost("pages", 1)).await.is_ok());
+    let real = kit::limiter(Policy::new("real").limit("5/s burst 5"));
+    let chain = [(&limiter, Ask::new("k")), (&real, Ask::new("k"))];
+    assert_eq!(Limiter::acquire_all(&chain).await.expect("all go").len(), 2);
+}

@@ -136,8 +136,9 @@ pub(crate) fn check(policy: &Policy, key: &Key, costs: &[Cost]) -> Result<(), Co
     }
     for limit in policy.limits() {
         let (name, unit) = (limit.name(), limit.counts());
-        if !wire(&name) {
-            let text = format!("contain `{name}`, whose name is not printable ASCII: it stands in headers");
+        if !wire(&name) || !wire(unit) {
+            let text =
+                format!("contain `{name}`, whose name or unit is not printable ASCII: they stand in headers");
             return fault("limits", text);
         }
         if !costs_one(unit) && costs.iter().all(|cost| cost.unit != unit) {

@@ -279,7 +279,8 @@ impl SlidingLog {
     /// most, for a service may refuse a part of all calls, however few they are.
     pub(crate) fn declined(&self, state: &mut State, now: u64, slot: u64, units: u64) -> bool {
         let missing = self.spread(state, now);
-        let is_news = missing < self.n / 2 && self.take_back(state, slot, units);
+        let counts = now < slot + self.counts_us(state);
+        let is_news = counts && missing < self.n / 2 && self.take_back(state, slot, units);
         if is_news {
             let Spread { since, at, window_us, .. } = state.spread;
             let window_us = if missing > 0 { window_us } else { self.window_us / RETURNS };

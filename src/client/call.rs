@@ -44,6 +44,7 @@ pub(crate) struct Call {
     hands_on: AtomicBool,
     /// Whether the attempt under way has left every limit behind.
     goes: AtomicBool,
+    is_let_go: AtomicBool,
     pub(crate) posts: Posts,
 }
 
@@ -57,6 +58,7 @@ impl Call {
             so_far_us.store(0, Ordering::Relaxed);
         }
         self.goes.store(false, Ordering::Relaxed);
+        self.is_let_go.store(false, Ordering::Relaxed);
         self.in_order.store(false, Ordering::Relaxed);
         let Some(options) = options else { return };
         if let Some(attempts) = &options.attempts {
@@ -109,6 +111,17 @@ impl Call {
     /// Notes that the attempt under way asks a limiter, and is not sent until it [goes](Self::goes).
     pub(crate) fn asks(&self) {
         self.goes.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that a throttle lets the attempt go.
+    pub(crate) fn let_go(&self) {
+        self.is_let_go.store(true, Ordering::Relaxed);
+        self.goes();
+    }
+
+    /// Whether a throttle has ever let the call go.
+    pub(crate) fn is_let_go(&self) -> bool {
+        self.is_let_go.load(Ordering::Relaxed)
     }
 
     /// Notes that nothing of ours holds the attempt under way any more.

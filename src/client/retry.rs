@@ -291,6 +291,8 @@ impl Retry {
                 let signals = response.extensions().get().cloned();
                 last = signals.map(|signals| Last { status: response.status(), signals });
                 gather::drain(response, call.deadline()).await;
+            } else {
+                last = None;
             }
             plan.wait(&service, receipt.outcome, &call).await;
             forget_charges(extensions.get());
@@ -351,8 +353,9 @@ impl Retry {
         };
         let received = receipt.received();
         let passed = received.elapsed();
-        let left = call.wait_left(MAX_WAIT).saturating_add(passed);
-        if floor.max(call.pause_left().saturating_add(passed)) > left {
+        let may_wait = call.wait_left(MAX_WAIT);
+        let left = may_wait.saturating_add(passed);
+        if may_wait.is_zero() || floor.max(call.pause_left().saturating_add(passed)) > left {
             return Err(Stop::MaxWait);
         }
         // Jitter is ours to cut to half of the time that is left, for the attempt needs some; the floor is not.

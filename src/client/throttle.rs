@@ -171,8 +171,7 @@ impl Throttle {
     /// observes has no say in that.
     async fn note_pause(&self, origin: &Origin<'_>, call: &Call) {
         let noted = async {
-            for (rule, key) in origin.asked(&self.rules).filter(|(rule, _)| rule.limiter.max_wait().is_some())
-            {
+            for (rule, key) in origin.asked(&self.rules).filter(|(rule, _)| !rule.limiter.only_observes()) {
                 if rule.limiter.is_in_order() {
                     call.stands_in_order();
                 }
@@ -276,7 +275,10 @@ impl Throttle {
         async move {
             let looked_into = {
                 let mut result = sending.await;
-                let Ok(response) = &mut result else { return result };
+                let Ok(response) = &mut result else {
+                    attempt.unless_further_in(&result);
+                    return result;
+                };
                 let signals = receipt::read_as(self.reading.profile, response, attempt.sent);
                 attempt.answered(&signals, response);
                 if signals.class() == Class::None && !self.reading.asks_for_body(response) {

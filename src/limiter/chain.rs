@@ -12,7 +12,7 @@ use tokio::time::Instant;
 #[cfg(feature = "redis")]
 use super::fleet;
 use super::{Ask, Limiter, Permit, Plan, Refused};
-use crate::algorithm::Costs;
+use crate::algorithm::{Costs, NEVER};
 use crate::clock;
 use crate::store::{Outcome, Part, PartAnswer, When};
 
@@ -20,14 +20,15 @@ use crate::store::{Outcome, Part, PartAnswer, When};
 pub(super) struct Chain {
     pub(super) plans: SmallVec<[Arc<Plan>; 4]>,
     pub(super) costs: SmallVec<[Costs; 4]>,
-    pub(super) may_wait: bool,
+    /// The shortest time for which one of them may be held; `None` where a leaky bucket holds it in its own.
+    pub(super) longest: Option<Duration>,
 }
 
 impl Chain {
     /// `None` where one has to be asked by itself, the refusal of one that can never grant.
     fn of(asks: &[(&Limiter, Ask<'_>)]) -> Option<Result<Self, Refused>> {
         let plans = asks.iter().map(|(limiter, _)| limiter.core.current.load_full());
-        let mut chain = Self { plans: plans.collect(), costs: SmallVec::new(), may_wait: false };
+        let mut chain = Self { plans: plans.collect(), costs: SmallVec::new(), longest: Some(Duration::MAX) };
         for (plan, (_, ask)) in chain.plans.iter().zip(asks) {
             let max_wait = plan.max_wait_of(ask);
             match plan.check(ask, max_wait) {
@@ -35,9 +36,21 @@ impl Chain {
                 Err(_) if plan.policy.is_observe_only() => return None,
                 Err(refused) => return Some(Err(refused)),
             }
-            chain.may_wait |= !max_wait.is_zero() || plan.rules.holds();
+            chain.longest =
+                chain.longest.filter(|_| !plan.rules.holds()).map(|longest| longest.min(max_wait));
         }
         Some(Ok(chain))
+    }
+
+    /// Whether none of them may be held at all.
+    pub(super) fn is_now(&self) -> bool {
+        self.longest.is_some_and(|longest| longest.is_zero())
+    }
+
+    /// Whether nothing comes of waiting: it takes longer than one of them may be held, as far as it is known.
+    pub(super) fn is_hopeless(&self, wait_us: Option<u64>) -> bool {
+        let is_too_long = |longest| wait_us.is_some_and(|wait_us| wait_us > clock::micros(longest));
+        self.is_now() || self.longest.is_some_and(is_too_long)
     }
 }
 
@@ -96,7 +109,7 @@ impl Limiter {
 
     /// The answer in one step, where there can be one.
     fn all_now(asks: &[(&Limiter, Ask<'_>)], chain: &Chain) -> Option<Result<Vec<Permit>, Refused>> {
-        let Chain { plans, costs, may_wait } = chain;
+        let Chain { plans, costs, longest } = chain;
         let parts = plans
             .iter()
             .zip(asks)
@@ -128,12 +141,25 @@ impl Limiter {
             );
             return Some(Ok(permits.collect()));
         }
-        if *may_wait {
-            return None;
+        // The longest wait that is known: that for a seat is not.
+        let wait_us = |part: &PartAnswer| {
+            let waits = part.levels.iter().map(|level| level.wait_us).filter(|wait_us| *wait_us != NEVER);
+            waits.max().unwrap_or(0)
+        };
+        let order = |(i, part): &(usize, &PartAnswer)| (part.paused, wait_us(part), usize::MAX - i);
+        let is_seatless = |part: &PartAnswer| part.levels.iter().any(|level| level.wait_us == NEVER);
+        let (i, part) = answers.iter().enumerate().max_by_key(order)?;
+        if answer.at == NEVER && wait_us(part) > 0 {
+            answer.at = answer.now + wait_us(part);
         }
-        let longest = |part: &PartAnswer| part.levels.iter().map(|level| level.wait_us).max();
-        let (i, part) = answers.iter().enumerate().max_by_key(|(i, part)| (longest(part), usize::MAX - i))?;
-        Some(Err(plans[i].refuse_answer(&answer, part, Duration::ZERO)))
+        let (i, part) = match answer.at {
+            NEVER => answers.iter().enumerate().find(|(_, part)| is_seatless(part))?,
+            _ => (i, part),
+        };
+        let wait_us = (answer.at != NEVER).then(|| answer.at - answer.now);
+        chain
+            .is_hopeless(wait_us)
+            .then(|| Err(plans[i].refuse_answer(&answer, part, longest.unwrap_or_default())))
     }
 }
 
@@ -200,6 +226,6 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Permit::undo);
+        self.0.drain(..).for_each(|permit| permit.undo());
     }
 }

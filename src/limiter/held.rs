@@ -100,8 +100,8 @@ pub(super) struct Held {
 /// What there is to know of a permit that was not granted at once.
 #[derive(Default)]
 pub(super) struct Later {
-    /// From the decision to the slot.
-    pub(super) ahead_us: u64,
+    /// The slot, mostly after the decision; before it where a late wake was made good.
+    pub(super) slot: u64,
     pub(super) waited_us: u64,
     /// The states before a booking ahead.
     pub(super) before: Option<Box<[Option<State>]>>,
@@ -139,9 +139,15 @@ impl Held {
         self.later.as_ref()?.fleet.as_ref()
     }
 
+    /// What there is to know beside the grant, made where there was nothing yet.
+    pub(super) fn later(&mut self) -> &mut Later {
+        let slot = self.grant.now;
+        self.later.get_or_insert_with(|| Box::new(Later { slot, ..Later::default() }))
+    }
+
     #[inline]
     pub(super) fn slot(&self) -> u64 {
-        self.grant.now + self.later.as_ref().map_or(0, |later| later.ahead_us)
+        self.later.as_ref().map_or(self.grant.now, |later| later.slot)
     }
 
     #[inline]

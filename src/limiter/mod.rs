@@ -392,6 +392,11 @@ impl Limiter {
         false
     }
 
+    /// Whether it lets everything through.
+    pub(crate) fn only_observes(&self) -> bool {
+        self.core.current.load().policy.is_observe_only()
+    }
+
     /// How long a call may be held back, here and elsewhere; a policy that only observes has no say in that.
     pub(crate) fn max_wait(&self) -> Option<Duration> {
         let plan = self.core.current.load();

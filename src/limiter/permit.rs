@@ -67,7 +67,7 @@ impl Permit {
     pub(super) fn of(plan: &Plan, margin: Margin, costs: Costs, answer: &Answer, part: PartAnswer) -> Self {
         let charged = answer.outcome == Outcome::Granted;
         let later = Later {
-            ahead_us: answer.at.saturating_sub(answer.now),
+            slot: if charged { answer.at } else { answer.now },
             waited_us: 0,
             before: part.before,
             probes: part.probes,
@@ -106,7 +106,7 @@ impl Permit {
         let answer = Answer { now, at: now, outcome: Outcome::Granted, parts: SmallVec::new() };
         let mut permit = Self::of(plan, margin, costs, &answer, PartAnswer::default());
         if let Some(held) = &mut permit.0 {
-            held.later.get_or_insert_default().observed = Some(decision);
+            held.later().observed = Some(decision);
         }
         permit
     }
@@ -115,7 +115,7 @@ impl Permit {
     #[cfg(feature = "redis")]
     pub(super) fn of_fleet(mut self, charge: fleet::Charge) -> Self {
         if let Some(held) = &mut self.0 {
-            held.later.get_or_insert_default().fleet = Some(charge);
+            held.later().fleet = Some(charge);
         }
         self
     }
@@ -127,7 +127,7 @@ impl Permit {
 
     pub(super) fn waited_us(mut self, waited_us: u64) -> Self {
         if let Some(held) = &mut self.0 {
-            held.later.get_or_insert_default().waited_us = waited_us;
+            held.later().waited_us = waited_us;
         }
         self
     }
@@ -177,7 +177,7 @@ impl Permit {
         Decision {
             labels: held.issuer().rules.labels.clone(),
             granted: true,
-            wait_us: Some(slot - now),
+            wait_us: Some(slot.saturating_sub(now)),
             paused: false,
             levels,
         }
@@ -285,7 +285,7 @@ impl Permit {
     }
 
     /// Gives everything back as far as a correction can: for a slot that has come.
-    pub(super) fn undo(self) {
+    pub(crate) fn undo(&self) {
         for label in &self.held().issuer().rules.labels.limits {
             self.settle(&label.unit, 0);
         }

@@ -120,10 +120,12 @@ impl Plan {
         is_granted || self.policy.is_observe_only()
     }
 
-    /// The permit of a call that was refused because it can never fit, under a policy that only observes.
+    /// The permit of a call that could never be granted, under a policy that only observes.
     pub(super) fn observed(&self, margin: Margin, refused: &Refused) -> Option<Permit> {
         let closed = self.shared.closed.load(Ordering::Relaxed);
-        if !self.policy.is_observe_only() || refused.kind() != RefusedKind::NeverFits || closed {
+        let is_of_costs =
+            matches!(refused.kind(), RefusedKind::NeverFits | RefusedKind::NoCost | RefusedKind::UnknownUnit);
+        if !self.policy.is_observe_only() || !is_of_costs || closed {
             return None;
         }
         let answer =

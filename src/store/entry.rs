@@ -337,11 +337,12 @@ fn paused(parts: &[Part<'_>], entries: &[&mut Entry], now: u64) -> Option<Answer
     let (Joint::Agreed(at) | Joint::NotBefore(at)) = joint_earliest(asked, until);
     let answers = parts.iter().zip(entries.iter()).map(|(part, entry)| {
         let mut levels = entry.levels(part, now);
-        for level in &mut levels {
+        let paused = holding(entry).is_some();
+        for level in levels.iter_mut().filter(|_| paused) {
             // Whatever the budget holds, nothing may go.
             (level.wait_us, level.remaining) = (at - now, 0);
         }
-        PartAnswer { ticket: entry.ticket, levels, ..PartAnswer::default() }
+        PartAnswer { ticket: entry.ticket, levels, paused, ..PartAnswer::default() }
     });
     Some(Answer { now, at, outcome: Outcome::Paused { ask_again }, parts: answers.collect() })
 }

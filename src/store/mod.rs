@@ -201,6 +201,8 @@ pub(crate) struct PartAnswer {
     pub(crate) before: Option<Box<[Option<State>]>>,
     /// Granted in a pause, as its probe.
     pub(crate) probes: bool,
+    /// Refused because its own key is paused.
+    pub(crate) paused: bool,
 }
 
 /// Finds a key's budget again without its key.

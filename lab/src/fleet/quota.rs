@@ -35,6 +35,8 @@ impl Kind {
 }
 
 const SECOND_US: u64 = 1_000_000;
+/// What a log is missing after a refusal returns over so long a time.
+const RETURNS_US: u64 = SECOND_US / 16;
 /// Of a bucket: so many units a second are as many millionths a microsecond.
 const UNIT: i64 = 1_000_000;
 
@@ -71,16 +73,23 @@ impl Quota {
 
     /// What is left counts as used now: of a log evenly over the last window.
     pub(crate) fn drain(&mut self, now: u64) {
-        self.empty(now, now, 0);
+        self.empty(now, now, self.window_us);
     }
 
-    /// The same for a request that was refused, to come again after a wait. Of a log what is left is missing until
-    /// then, and so is what was refused, up to half of all.
-    pub(crate) fn refused(&mut self, now: u64, wait_us: u64) {
-        self.empty(now, now + wait_us, 1);
+    /// The same for a request that went at an instant and was refused, to come again after a wait. Of a log what is
+    /// left is missing until then and returns soon; so is what was refused, up to half of all.
+    pub(crate) fn refused(&mut self, now: u64, sent: u64, wait_us: u64) {
+        self.has(now);
+        if (self.missing.len() as u64) < self.per_second / 2
+            && let Some(refused) = self.log.iter().position(|at| *at == sent)
+        {
+            self.log.remove(refused);
+        }
+        self.empty(now, now + wait_us, RETURNS_US);
     }
 
-    fn empty(&mut self, now: u64, until: u64, refused: u64) {
+    /// What is left is missing until that instant, and returns evenly over a time.
+    fn empty(&mut self, now: u64, until: u64, over_us: u64) {
         self.has(now);
         match self.kind {
             Kind::TokenBucket => self.level = self.level.min(0),
@@ -90,10 +99,8 @@ impl Quota {
             }
             Kind::SlidingLog => {
                 let left = self.per_second.saturating_sub(self.log.len() as u64);
-                let missing = self.missing.len() as u64;
-                let refused = if missing < self.per_second / 2 { refused } else { 0 };
-                let missing = (missing + refused).max(left);
-                let counts = |i| until.saturating_sub(self.window_us * (missing - i) / missing);
+                let missing = left.max(self.missing.len() as u64);
+                let counts = |i: u64| (until + over_us * i / missing).saturating_sub(self.window_us);
                 self.missing = (1..=missing).map(counts).collect();
             }
         }
@@ -194,13 +201,11 @@ mod tests {
     fn a_log_that_was_refused_lacks_what_it_had_left_until_the_wait_is_over() {
         let mut quota = Quota::new(Kind::SlidingLog, 4, 0);
         assert_eq!(admitted(&mut quota, 0, 3), 3);
-        quota.refused(100_000, 1_000_000);
+        // One of the three was refused, so two are missing.
+        quota.refused(100_000, 0, 1_000_000);
         assert_eq!(admitted(&mut quota, 999_999, 1), 0);
-        // Three are there again, of which one was refused; two are missing, and return evenly.
-        quota.refused(999_999, 1_000_000);
         assert_eq!(admitted(&mut quota, 1_000_000, 9), 2);
-        assert_eq!(admitted(&mut quota, 2_000_000, 9), 2);
-        assert_eq!(admitted(&mut quota, 2_499_999, 1), 1);
+        assert_eq!([1_131_249, 1_131_250, 1_162_500].map(|at| admitted(&mut quota, at, 9)), [0, 1, 1]);
     }
 
     #[test]

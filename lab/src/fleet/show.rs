@@ -155,7 +155,7 @@ fn promises_of(report: &Report, server: Kind) -> Option<Grid> {
         grid.rows.push(std::iter::once(promise.name.into()).chain(cells).collect());
     }
     let how = "Time / ideal and 429s / success, computed for a network where each answer takes 1 ms: about what a \
-               client can have that keeps these, sends a refused call again with jitter, and takes what is left of its \
+               client can have that keeps these, sends a refused call again when it may, and takes what is left of its \
                budget for used when it is refused.";
     grid.notes.push(how.to_owned());
     Some(grid)

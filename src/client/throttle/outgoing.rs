@@ -43,13 +43,15 @@ pub(super) struct Outgoing<'a> {
     pub(super) settle: Option<Settle>,
     pub(super) holds: Holds,
     pub(super) sent: Instant,
+    /// Whether a throttle further out has let it go, whose units may be stated too.
+    is_further_in: bool,
 }
 
 impl Outgoing<'_> {
     /// It has its permits.
     #[inline(always)]
     fn goes(&mut self, permits: Permits, costs: &Costs, call: &Call) {
-        call.goes();
+        call.let_go();
         self.holds = if costs.is_empty() {
             Holds::Permits(permits)
         } else {
@@ -82,6 +84,15 @@ impl Outgoing<'_> {
         }
     }
 
+    /// A call that a limiter further in refused was never sent: nothing of it was used.
+    pub(super) fn unless_further_in(&self, result: &Result<Response>) {
+        if let Err(error) = result
+            && Refused::of(error).is_some()
+        {
+            self.holds.permits().iter().for_each(Permit::undo);
+        }
+    }
+
     /// Tells the limits that count by what the service has seen. What stands between may answer in its place: a gateway,
     /// or a cache.
     #[inline]
@@ -90,9 +101,11 @@ impl Outgoing<'_> {
         if told().next().is_none() {
             return;
         }
+        let is_from_between =
+            response.status().is_server_error() || response.headers().contains_key(header::AGE);
         match signals.class() {
             Class::Throttle => told().for_each(Permit::declined),
-            Class::None if !response.headers().contains_key(header::AGE) => {
+            Class::None if !is_from_between => {
                 let by = at_us(Instant::now());
                 told().for_each(|permit| permit.arrived(by));
             }
@@ -173,6 +186,10 @@ impl<'a> Origin<'a> {
         let mut hop = Request::new(Method::GET, url.clone());
         if let Some(head) = &self.head {
             (*hop.method_mut(), *hop.headers_mut()) = (**head).clone();
+            // As reqwest leaves them out of what it sends to another host.
+            for secret in [header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION] {
+                hop.headers_mut().remove(secret);
+            }
         }
         hop
     }
@@ -207,7 +224,7 @@ impl Throttle {
             service,
         };
         let settle = options.and_then(|options| options.settle.clone());
-        Outgoing { origin, settle, holds: Holds::Permits(Permits::new()), sent }
+        Outgoing { origin, settle, holds: Holds::Permits(Permits::new()), sent, is_further_in: false }
     }
 
     /// The key of the request under each rule.
@@ -240,6 +257,7 @@ impl Throttle {
             (rule, key, asked.next().is_some())
         };
         call.asks();
+        attempt.is_further_in = call.is_let_go();
         self.bound_wait(&attempt.origin, call);
         let mut costs = Costs::new();
         self.add_costs(&mut costs, request, options);
@@ -250,7 +268,10 @@ impl Throttle {
         if are_several {
             return Some(costs);
         }
-        let permit = rule.limiter.grant(&self.ask(rule, key, &costs), Some(at_us(attempt.sent)));
+        let permit = {
+            let ask = self.ask(rule, key, &costs, attempt.is_further_in);
+            rule.limiter.grant(&ask, Some(at_us(attempt.sent)))
+        };
         let Some(permit) = permit else { return Some(costs) };
         let permits = smallvec![permit];
         attempt.goes(permits, &costs, call);
@@ -274,10 +295,12 @@ impl Throttle {
         }
     }
 
-    /// What is asked of one rule's limiter: its own units, and those that nobody counts, for it to refuse.
+    /// What is asked of one rule's limiter: its own units, and those that nobody counts, for it to refuse; a throttle
+    /// further out has done that.
     #[inline(always)]
-    fn ask<'a>(&self, rule: &Rule, key: &'a str, costs: &'a Costs) -> Ask<'a> {
-        let ours = costs.iter().filter(|(unit, _)| rule.limiter.counts(unit) || !self.counts(unit));
+    fn ask<'a>(&self, rule: &Rule, key: &'a str, costs: &'a Costs, is_further_in: bool) -> Ask<'a> {
+        let is_unknown = |unit: &str| !is_further_in && !self.counts(unit);
+        let ours = costs.iter().filter(|(unit, _)| rule.limiter.counts(unit) || is_unknown(unit));
         ours.fold(Ask::new(key), |ask, (unit, cost)| ask.cost(unit, *cost))
     }
 
@@ -290,7 +313,7 @@ impl Throttle {
 
     /// Waits for a permit of each limiter, within what is left of the call's time.
     pub(super) async fn acquire(&self, attempt: &mut Outgoing<'_>, costs: Costs, call: &Call) -> Result<()> {
-        let permits = self.permits(&attempt.origin, &costs, call).await?;
+        let permits = self.permits(attempt, &costs, call).await?;
         // What became known between its slot and its wake, it could not know.
         let due = permits.iter().filter_map(Permit::due).max();
         attempt.sent = due.into_iter().fold(Instant::now(), Instant::min);
@@ -298,7 +321,8 @@ impl Throttle {
         Ok(())
     }
 
-    async fn permits(&self, origin: &Origin<'_>, costs: &Costs, call: &Call) -> Result<Permits> {
+    async fn permits(&self, attempt: &Outgoing<'_>, costs: &Costs, call: &Call) -> Result<Permits> {
+        let (origin, is_further_in) = (&attempt.origin, attempt.is_further_in);
         let since = Instant::now();
         let mut may_wait = call.wait_left(Duration::MAX);
         if let Some(deadline) = call.deadline() {
@@ -306,7 +330,7 @@ impl Throttle {
         }
         let asks: SmallVec<[_; 1]> = origin
             .asked(&self.rules)
-            .map(|(rule, key)| (&rule.limiter, self.ask(rule, key, costs).max_wait(may_wait)))
+            .map(|(rule, key)| (&rule.limiter, self.ask(rule, key, costs, is_further_in).max_wait(may_wait)))
             .collect();
         let acquire = async {
             match &asks[..] {

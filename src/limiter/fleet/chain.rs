@@ -84,7 +84,7 @@ impl Together {
     fn hopeless(&self) -> Option<Refused> {
         let Self { chain, margins, keys, begun, .. } = self;
         let now = clock::now_us();
-        (0..keys.len()).filter(|_| !chain.may_wait).find_map(|i| {
+        (0..keys.len()).filter(|_| chain.is_now()).find_map(|i| {
             let (plan, margin, costs) = (&chain.plans[i], margins[i], &chain.costs[i]);
             let state = keys[i].state.lock();
             let (at, kind) = state.hopeless(plan, margin, costs, *begun, now)?;
@@ -194,6 +194,7 @@ impl Together {
         let refused = refused.collect::<SmallVec<[Refused; 4]>>();
         self.give_spare();
         let refused = refused.into_iter().rev().max_by_key(longest)?;
-        (!chain.may_wait).then_some(Err(refused))
+        let wait_us = (at != NEVER).then(|| at.saturating_sub(received));
+        chain.is_hopeless(wait_us).then_some(Err(refused))
     }
 }

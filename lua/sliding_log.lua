@@ -5,9 +5,10 @@
 -- frees whole nodes of the list. Twin of src/algorithm/sliding_log.rs; keep names and order alike.
 --
 -- Value: a list, oldest first. The newest element is the head: 'l', version, at (us), total (units), base (units
--- before the first), for how long an entry counts (us); what the last drain left of the limit: units, when it was, the instant at which their
--- window ends and how long that is (us); and the widest margin by which entries were moved (us). The others are at modulo 2^40 and total modulo 2^24, read as the last
--- ones before the head's; under a head 'L' they are whole.
+-- before the first), for how long an entry counts (us); what the last drain left of the limit: units, when it was, the
+-- instant at which their window ends and how long that is (us); and the widest margin by which entries were moved (us).
+-- The others are at modulo 2^40 and total modulo 2^24, read as the last ones before the head's; under a head 'L' they
+-- are whole.
 
 local function sliding_log()
   local HEAD, NARROW, WIDE = '>BI5I7I7I7I7I7I7I7I7I7', '>I5I3', '>I7I7'

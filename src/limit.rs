@@ -159,7 +159,8 @@ impl Limit {
     /// A fixed window, opened by the first call and again by the first call after its end. Around a
     /// boundary up to twice the rate passes within one period. It mirrors a server well only where the
     /// server's window opens with our first request; for aligned or unknown windows use
-    /// [`rate`](Self::rate) or [`sliding_log`](Self::sliding_log).
+    /// [`rate`](Self::rate) or [`sliding_log`](Self::sliding_log). Where the service refuses a call with a wait of at
+    /// most a second, the window is full until its end.
     pub fn fixed_window(rate: Rate) -> Self {
         Self::of(Kind::FixedWindow(rate))
     }
@@ -180,9 +181,9 @@ impl Limit {
     }
 
     /// The sliding log: never more than the rate's units in any period, exactly. Keeps the time of each
-    /// admission, up to one for each unit of the rate. Where a service refuses a call with a 429, what the log has left
-    /// counts as missing until the wait that it asks for is over: a belief in more than there is costs a few refusals
-    /// in each period.
+    /// admission, up to one for each unit of the rate. Where a service refuses a client's call with a 429, it counts
+    /// none of it, and what the log has left counts as missing until the wait that it asks for is over, and returns
+    /// within a sixteenth of a period: a belief in more than there is costs a few refusals in each period.
     pub fn sliding_log(rate: Rate) -> Self {
         Self::of(Kind::SlidingLog(rate))
     }
@@ -228,6 +229,10 @@ impl Limit {
     /// was slower on the way. By default a fiftieth of the window (for a bucket, of the time that it takes
     /// to fill), within 20 and 250 ms, for clients; none for servers and bare limiters. Never changes what
     /// can fit.
+    ///
+    /// Once a client's call is answered the service has seen it: then a fixed window and a log wait no longer for it
+    /// than a window from there, where that is sooner. An answer of a gateway or a cache (a 5xx, or one with `Age`)
+    /// says nothing of that.
     ///
     /// A new connection across the internet takes 30 to 80 ms: for windows of less than about 5 s there, state
     /// 100 ms. At most an hour.

@@ -238,8 +238,8 @@ impl Rule {
         }
     }
 
-    /// Takes a booking back if it is still the last one: the state becomes what it was `before`. A log has
-    /// no copy of what it was and drops its own newest entry; a seat is simply free again.
+    /// Takes a booking back if it is still the last one: the state becomes what it was `before`. A log drops
+    /// what was charged at that instant, whatever was booked since; a seat is simply free again.
     pub(crate) fn take_back(&self, state: &mut State, slot: u64, cost: u64, before: Option<&State>) {
         match (self, state, before) {
             (Rule::SlidingLog(rule), State::SlidingLog(state), _) => {
@@ -283,8 +283,8 @@ impl Rule {
         }
     }
 
-    /// What its twin does to a fate that was not answered: a call that was charged `units` at `slot` was not sent. Whether that is taken back: of a log alone, whatever
-    /// was booked after it.
+    /// What its twin does where a call that was charged `units` at `slot` was not sent. Whether that is taken back: of a
+    /// log alone, whatever was booked after it.
     #[cfg(all(test, feature = "redis"))]
     pub(crate) fn uncharge(&self, state: &mut State, slot: u64, units: u64) -> bool {
         match (self, state) {

@@ -275,8 +275,8 @@ impl SlidingLog {
         self.with_spread(state, Spread { units, since: at, at: state.spread.at.max(at), window_us })
     }
 
-    /// The service refused what was charged at `slot`, so it counts none of it: as much is missing instead. Half of N at
-    /// most, for a service may refuse a part of all calls, however few they are.
+    /// The service refused what was charged at `slot`, so it counts none of it: as much is missing instead. Half of N
+    /// at most, for a service may refuse a part of all calls, however few they are.
     pub(crate) fn declined(&self, state: &mut State, now: u64, slot: u64, units: u64) -> bool {
         let missing = self.spread(state, now);
         let counts = now < slot + self.counts_us(state);

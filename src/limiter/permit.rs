@@ -16,6 +16,8 @@ use super::Plan;
 #[cfg(feature = "redis")]
 use super::fleet;
 use super::held::{Held, Later};
+#[cfg(feature = "client")]
+use crate::algorithm::Rule;
 use crate::algorithm::{Costs, Mark};
 #[cfg(any(feature = "client", feature = "redis"))]
 use crate::clock;
@@ -185,9 +187,9 @@ impl Permit {
 
     /// Corrects an estimate: `used` units were really used, of which the call was charged its cost. Buckets
     /// change their debt; windows and counters change only the window that was charged; a log adds what is
-    /// more now and takes back only its own newest. A unit that no limit counts is ignored. Stated again, the
-    /// later statement holds. Of a policy that counts nothing but `requests`, a key is forgotten once it is
-    /// unused; a correction that comes later than that finds nothing to correct.
+    /// more now and takes back what is less among its newest 256 instants. A unit that no limit counts is ignored.
+    /// Stated again, the later statement holds. Of a policy that counts nothing but `requests`, a key is forgotten
+    /// once it is unused; a correction that comes later than that finds nothing to correct.
     pub fn settle(&self, unit: &str, used: u64) {
         let held = self.held();
         let Some(margin) = held.charged else { return };
@@ -216,28 +218,32 @@ impl Permit {
         held.charged.is_some_and(|margin| held.issuer().rules.arrivals_us(margin) > 0)
     }
 
-    /// The call was answered at `by`, so the service has seen it no later: a limit that leaves a margin for what it
-    /// does not know of that may leave less.
+    /// The call, sent at `sent`, was answered at `by`, so the service has seen it no later: a limit that leaves a margin
+    /// for what it does not know of that may leave less.
     #[cfg(feature = "client")]
-    pub(crate) fn arrived(&self, by: u64) {
+    pub(crate) fn arrived(&self, sent: u64, by: u64) {
         let held = self.held();
         let Some(margin) = held.charged else { return };
+        let charge = held.charge(margin);
+        if by.saturating_sub(sent) >= charge.rules.arrivals_us(margin) {
+            return;
+        }
         #[cfg(feature = "redis")]
         if let Some(fleet) = held.fleet() {
-            return fleet.arrived(&held.charge(margin), by);
+            return fleet.arrived(&charge, by);
         }
-        let charge = held.charge(margin);
-        if by < charge.slot + charge.rules.arrivals_us(margin) {
-            held.issuer().rebook(charge.ticket, |store| store.arrived(charge, by));
-        }
+        held.issuer().rebook(charge.ticket, |store| store.arrived(charge, by));
     }
 
-    /// The service refused the call.
+    /// The service refused the call: a log counts it no more than that does.
     #[cfg(feature = "client")]
     pub(crate) fn declined(&self) {
         let held = self.held();
         let Some(margin) = held.charged else { return };
         let charge = held.charge(margin);
+        if !charge.rules.of(margin).iter().any(|rule| matches!(rule, Rule::SlidingLog(_))) {
+            return;
+        }
         #[cfg(feature = "redis")]
         if let Some(fleet) = held.fleet() {
             return fleet.declined(&charge);

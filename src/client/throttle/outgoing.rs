@@ -93,8 +93,8 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Tells the limits that count by what the service has seen. What stands between may answer in its place: a gateway,
-    /// or a cache.
+    /// Tells the limits that count by what the service has seen. What stands between may answer in its place: a
+    /// gateway, or a cache.
     #[inline]
     pub(super) fn answered(&self, signals: &Signals, response: &Response) {
         let told = || self.holds.permits().iter().filter(|permit| permit.is_told_of_answers());
@@ -106,8 +106,8 @@ impl Outgoing<'_> {
         match signals.class() {
             Class::Throttle => told().for_each(Permit::declined),
             Class::None if !is_from_between => {
-                let by = at_us(Instant::now());
-                told().for_each(|permit| permit.arrived(by));
+                let (sent, by) = (at_us(self.sent), at_us(Instant::now()));
+                told().for_each(|permit| permit.arrived(sent, by));
             }
             _ => {}
         }

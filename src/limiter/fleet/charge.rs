@@ -41,7 +41,8 @@ impl Charge {
     /// The call was answered at that instant.
     pub(in crate::limiter) fn arrived(&self, charge: &store::Charge<'_>, by: u64) {
         match &self.part {
-            Some(part) => part.arrived(by),
+            // It is paced, and needs no margin.
+            Some(_) => {}
             None => {
                 let costs = charge.charges.iter().map(store::Charged::cost);
                 self.key.state.lock().fates.add(&self.plan, charge.slot, costs, Some(by));
@@ -52,7 +53,7 @@ impl Charge {
     /// The service refused the call.
     pub(in crate::limiter) fn declined(&self, charge: &store::Charge<'_>) {
         match &self.part {
-            Some(part) => part.declined(),
+            Some(_) => {}
             None => {
                 let costs = charge.charges.iter().map(store::Charged::cost);
                 self.key.state.lock().declined.add(&self.plan, charge.slot, costs, None);

@@ -266,6 +266,7 @@ impl Rule {
     }
 
     /// For how long after its slot the answer to a call says more of when it had arrived than the margin does.
+    #[cfg(feature = "client")]
     pub(crate) fn arrivals_us(&self) -> u64 {
         match self {
             Rule::Window(rule) => rule.band_us(),

@@ -130,6 +130,7 @@ impl Rules {
     }
 
     /// For how long after its slot the answer to a call is of use to a limit: it had arrived by then.
+    #[cfg(feature = "client")]
     pub(crate) fn arrivals_us(&self, margin: Margin) -> u64 {
         self.of(margin).iter().map(Rule::arrivals_us).max().unwrap_or(0)
     }

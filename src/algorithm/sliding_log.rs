@@ -164,11 +164,13 @@ impl SlidingLog {
         self.n
     }
 
+    #[cfg(feature = "client")]
     pub(crate) fn margin_us(&self) -> u64 {
         self.margin_us
     }
 
     /// From an admission until it no longer counts, where nothing is known of its arrival.
+    #[cfg(feature = "redis")]
     pub(crate) fn span_us(&self) -> u64 {
         self.window_us + self.margin_us
     }

@@ -71,6 +71,7 @@ impl Window {
         self.n
     }
 
+    #[cfg(feature = "client")]
     pub(crate) fn band_us(&self) -> u64 {
         self.band_us
     }

@@ -39,6 +39,7 @@ impl Charge {
     }
 
     /// The call was answered at that instant.
+    #[cfg(feature = "client")]
     pub(in crate::limiter) fn arrived(&self, charge: &store::Charge<'_>, by: u64) {
         match &self.part {
             // It is paced, and needs no margin.
@@ -51,6 +52,7 @@ impl Charge {
     }
 
     /// The service refused the call.
+    #[cfg(feature = "client")]
     pub(in crate::limiter) fn declined(&self, charge: &store::Charge<'_>) {
         match &self.part {
             Some(_) => {}

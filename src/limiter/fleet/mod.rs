@@ -208,6 +208,7 @@ impl Fleet {
         }
     }
 
+    #[cfg(feature = "client")]
     pub(super) fn is_away(&self) -> bool {
         self.hub.is_away()
     }

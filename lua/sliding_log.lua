@@ -102,6 +102,11 @@ local function sliding_log()
     return rule.counts_us or rule.window_us + max(rule.margin_us, state.moved_us)
   end
 
+  -- How long an entry is kept that others of wider margins may have moved.
+  local function kept_us(rule, state)
+    return max(rule.keep_us, counts_us(rule, state))
+  end
+
   -- All entries, in memory.
   local function gather(state)
     local ats, totals = {}, {}
@@ -147,7 +152,7 @@ local function sliding_log()
   -- Once no entry is kept, none counts from another instant than its own.
   local function forget_moved(rule, state, now)
     local newest = state.ats[#state.ats]
-    if not newest or newest + rule.keep_us <= now then state.moved_us = 0 end
+    if not newest or newest + kept_us(rule, state) <= now then state.moved_us = 0 end
   end
 
   -- The first entry up to which there are `leave` units or more; the one after all where there is none. Calls of one
@@ -232,7 +237,8 @@ local function sliding_log()
 
   -- Drops what nobody counts any more.
   local function forget(rule, state, at)
-    local gone = passed(state, at - rule.keep_us)
+    local keep_us = kept_us(rule, state)
+    local gone = passed(state, at - keep_us)
     if gone > 0 then
       state.base = total_before(state, gone)
       local old = min(gone, state.old - state.drop)
@@ -244,7 +250,7 @@ local function sliding_log()
       for i = 1, #state.totals do state.totals[i] = state.totals[i] - state.base end
       state.base = 0
     end
-    if state.spread_at + rule.keep_us <= at then
+    if state.spread_at + keep_us <= at then
       state.spread, state.spread_since, state.spread_at, state.spread_us = 0, 0, 0, 0
     end
     forget_moved(rule, state, at)
@@ -283,7 +289,7 @@ local function sliding_log()
     local margin_us = max(rule.margin_us, state.moved_us)
     local grain_us = max(floor(margin_us / GRAINS), 1)
     local to = ceil(less(by, margin_us) / grain_us) * grain_us
-    if to >= slot or slot > by or slot + rule.keep_us <= state.tail then return false end
+    if to >= slot or slot > by or slot + kept_us(rule, state) <= state.tail then return false end
     local first = passed(state, to - 1)
     local count = size(state) - first
     if count == 0 or count > NEWEST then return false end
@@ -340,8 +346,10 @@ local function sliding_log()
     local missing = spread_newer(state, state.spread_at + counts_us(rule, state) - now)
     if now >= slot + counts_us(rule, state) or missing >= floor(rule.n / 2) then return false end
     if not log.take_back(state, slot, units) then return false end
-    if missing == 0 then state.spread_us = floor(rule.window_us / RETURNS) end
-    state.spread, state.spread_at = missing + units, max(state.spread_at, now)
+    local over_us = floor(rule.window_us / RETURNS)
+    if missing == 0 then state.spread_us = over_us end
+    -- A refusal says next for how long; until then as if it asked for no wait.
+    state.spread, state.spread_at = missing + units, max(state.spread_at, less(now + over_us, rule.window_us))
     return true
   end
 
@@ -366,7 +374,7 @@ local function sliding_log()
   end
 
   function log.fresh_at(rule, state)
-    return max(state.tail, state.spread_at) + rule.keep_us
+    return max(state.tail, state.spread_at) + kept_us(rule, state)
   end
 
   function log.used(rule, state, now)

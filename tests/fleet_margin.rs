@@ -15,16 +15,15 @@ use tokio::time::Instant;
 
 const MARGIN: Duration = Duration::from_millis(250);
 
-/// How long two workers take for three windows of calls.
+/// How long a worker takes for three windows of calls. One alone, for news goes with the next trip, and who has no more
+/// calls makes none.
 async fn three_windows(redis: &RedisProcess, name: &str, limit: Limit, answer: fn() -> Reply) -> Duration {
     let service = Service::new(move |_, _| answer());
-    let clients = [(); 2].map(|()| {
-        let policy = Policy::new(name).limit(limit.clone().jitter_margin(MARGIN));
-        let store = Redis::new(redis.url()).expect("a good URL");
-        service.client(new().store(store).policy(policy))
-    });
+    let policy = Policy::new(name).limit(limit.jitter_margin(MARGIN));
+    let store = Redis::new(redis.url()).expect("a good URL");
+    let client = service.client(new().store(store).policy(policy));
     let start = Instant::now();
-    let calls = (0..12).map(|i| tokio::spawn(clients[i % 2].get(URL).send()));
+    let calls = (0..12).map(|_| tokio::spawn(client.get(URL).send()));
     for call in calls.collect::<Vec<_>>() {
         assert_eq!(call.await.expect("a task").expect("a response").status(), 200);
     }
@@ -44,6 +43,6 @@ async fn a_fleet_leaves_no_more_margin_than_answers_show_to_be_needed() {
         let (told, untold) = tokio::join!(told, untold);
         assert!(told >= Duration::from_secs(2), "{told:?}");
         assert!(untold >= Duration::from_secs(2) + 2 * MARGIN, "{untold:?}");
-        assert!(told < untold, "{told:?} beside {untold:?}");
+        assert!(told < untold, "{i}: {told:?} beside {untold:?}");
     }
 }

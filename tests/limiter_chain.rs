@@ -207,7 +207,8 @@ async fn a_chain_whose_seat_is_taken_says_how_long_its_rate_takes_at_least() {
     let each = Limiter::new(Policy::new("each").limit(kit::bucket(secs(60), 1)), &store).unwrap();
     let all = Limiter::new(Policy::new("all").limit("1 at once"), &store).unwrap();
     let _held = both(&each, &all, Duration::ZERO).await.unwrap();
-    let refused = both(&each, &all, Duration::ZERO).await.unwrap_err();
+    let hurried = |limiter| (limiter, Ask::new("k").max_wait(Duration::ZERO));
+    let refused = Limiter::acquire_all(&[hurried(&each), hurried(&all)]).await.unwrap_err();
     assert_eq!((refused.kind(), refused.policy()), (RefusedKind::RateLimited, "each"));
     assert_eq!(refused.retry_after(), Some(secs(60)));
 }

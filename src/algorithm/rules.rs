@@ -129,6 +129,13 @@ impl Rules {
         }
     }
 
+    /// Whether any of them counts by what the service has seen.
+    #[cfg(feature = "client")]
+    #[inline]
+    pub(crate) fn are_told_of_answers(&self, margin: Margin) -> bool {
+        self.of(margin).iter().any(|rule| rule.arrivals_us() > 0 || matches!(rule, Rule::SlidingLog(_)))
+    }
+
     /// For how long after its slot the answer to a call is of use to a limit: it had arrived by then.
     #[cfg(feature = "client")]
     pub(crate) fn arrivals_us(&self, margin: Margin) -> u64 {

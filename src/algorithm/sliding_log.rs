@@ -175,6 +175,11 @@ impl SlidingLog {
         self.window_us + self.margin_us
     }
 
+    /// How long an entry is kept that others of wider margins may have moved.
+    fn kept_us(&self, state: &State) -> u64 {
+        self.keep_us().max(self.counts_us(state))
+    }
+
     /// From an entry until it no longer counts.
     fn counts_us(&self, state: &State) -> u64 {
         self.window_us + self.margin_us.max(state.moved_us)
@@ -206,13 +211,14 @@ impl SlidingLog {
 
     /// Drops what nobody counts any more.
     fn forget(&self, state: &mut State, at: u64) {
-        while state.entries.front().is_some_and(|entry| entry.at + self.keep_us() <= at) {
+        let kept_us = self.kept_us(state);
+        while state.entries.front().is_some_and(|entry| entry.at + kept_us <= at) {
             state.base = state.entries.pop_front().expect("there is a first entry").total;
         }
         if state.base > MAX_EXACT / 4 {
             state.rebase();
         }
-        if state.spread.at + self.keep_us() <= at {
+        if state.spread.at + kept_us <= at {
             state.spread = Spread::default();
         }
         if state.entries.is_empty() {
@@ -237,7 +243,7 @@ impl SlidingLog {
     pub(crate) fn arrived(&self, state: &mut State, slot: u64, units: u64, by: u64) -> bool {
         let margin_us = self.margin_us.max(state.moved_us);
         let to = by.saturating_sub(margin_us).next_multiple_of((margin_us / GRAINS).max(1));
-        if to >= slot || slot > by || slot + self.keep_us() <= state.tail() {
+        if to >= slot || slot > by || slot + self.kept_us(state) <= state.tail() {
             return false;
         }
         let Some((from, there)) = state.find(slot) else { return false };
@@ -285,8 +291,11 @@ impl SlidingLog {
         let is_news = counts && missing < self.n / 2 && self.take_back(state, slot, units);
         if is_news {
             let Spread { since, at, window_us, .. } = state.spread;
-            let window_us = if missing > 0 { window_us } else { self.window_us / RETURNS };
-            state.spread = Spread { units: missing + units, since, at: at.max(now), window_us };
+            let over_us = self.window_us / RETURNS;
+            let window_us = if missing > 0 { window_us } else { over_us };
+            // A refusal says next for how long; until then as if it asked for no wait.
+            let at = at.max((now + over_us).saturating_sub(self.window_us));
+            state.spread = Spread { units: missing + units, since, at, window_us };
         }
         is_news
     }
@@ -306,7 +315,7 @@ impl SlidingLog {
     }
 
     fn with_spread(&self, state: &State, spread: Spread) -> State {
-        let newest = state.entries.back().filter(|newest| spread.since < newest.at + self.keep_us());
+        let newest = state.entries.back().filter(|newest| spread.since < newest.at + self.kept_us(state));
         State { spread, moved_us: newest.map_or(0, |_| state.moved_us), ..state.clone() }
     }
 
@@ -316,7 +325,7 @@ impl SlidingLog {
     }
 
     pub(crate) fn is_fresh(&self, state: &State, now: u64) -> bool {
-        state.tail() <= now && self.used(state, now) == 0 && state.end() + self.keep_us() <= now
+        state.tail() <= now && self.used(state, now) == 0 && state.end() + self.kept_us(state) <= now
     }
 
     pub(crate) fn used(&self, state: &State, now: u64) -> u64 {

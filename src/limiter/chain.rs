@@ -20,15 +20,15 @@ use crate::store::{Outcome, Part, PartAnswer, When};
 pub(super) struct Chain {
     pub(super) plans: SmallVec<[Arc<Plan>; 4]>,
     pub(super) costs: SmallVec<[Costs; 4]>,
-    /// The shortest time for which one of them may be held; `None` where a leaky bucket holds it in its own.
-    pub(super) longest: Option<Duration>,
+    /// How long each of them may be held; `None` where a leaky bucket holds it in its own time.
+    pub(super) max_waits: SmallVec<[Option<Duration>; 4]>,
 }
 
 impl Chain {
     /// `None` where one has to be asked by itself, the refusal of one that can never grant.
     fn of(asks: &[(&Limiter, Ask<'_>)]) -> Option<Result<Self, Refused>> {
         let plans = asks.iter().map(|(limiter, _)| limiter.core.current.load_full());
-        let mut chain = Self { plans: plans.collect(), costs: SmallVec::new(), longest: Some(Duration::MAX) };
+        let mut chain = Self { plans: plans.collect(), costs: SmallVec::new(), max_waits: SmallVec::new() };
         for (plan, (_, ask)) in chain.plans.iter().zip(asks) {
             let max_wait = plan.max_wait_of(ask);
             match plan.check(ask, max_wait) {
@@ -36,21 +36,19 @@ impl Chain {
                 Err(_) if plan.policy.is_observe_only() => return None,
                 Err(refused) => return Some(Err(refused)),
             }
-            chain.longest =
-                chain.longest.filter(|_| !plan.rules.holds()).map(|longest| longest.min(max_wait));
+            chain.max_waits.push((!plan.rules.holds()).then_some(max_wait));
         }
         Some(Ok(chain))
     }
 
     /// Whether none of them may be held at all.
     pub(super) fn is_now(&self) -> bool {
-        self.longest.is_some_and(|longest| longest.is_zero())
+        self.max_waits.iter().all(|max_wait| *max_wait == Some(Duration::ZERO))
     }
 
-    /// Whether nothing comes of waiting: it takes longer than one of them may be held, as far as it is known.
-    pub(super) fn is_hopeless(&self, wait_us: Option<u64>) -> bool {
-        let is_too_long = |longest| wait_us.is_some_and(|wait_us| wait_us > clock::micros(longest));
-        self.is_now() || self.longest.is_some_and(is_too_long)
+    /// Whether the one at `index`, which takes so long as far as it is known, may not be held as long.
+    pub(super) fn is_hopeless(&self, index: usize, wait_us: u64) -> bool {
+        self.max_waits[index].is_some_and(|max_wait| wait_us > clock::micros(max_wait))
     }
 }
 
@@ -109,7 +107,7 @@ impl Limiter {
 
     /// The answer in one step, where there can be one.
     fn all_now(asks: &[(&Limiter, Ask<'_>)], chain: &Chain) -> Option<Result<Vec<Permit>, Refused>> {
-        let Chain { plans, costs, longest } = chain;
+        let Chain { plans, costs, max_waits } = chain;
         let parts = plans
             .iter()
             .zip(asks)
@@ -144,22 +142,23 @@ impl Limiter {
         // The longest wait that is known: that for a seat is not.
         let wait_us = |part: &PartAnswer| {
             let waits = part.levels.iter().map(|level| level.wait_us).filter(|wait_us| *wait_us != NEVER);
-            waits.max().unwrap_or(0)
+            let paused_us = if part.paused { answer.at - answer.now } else { 0 };
+            waits.max().unwrap_or(0).max(paused_us)
         };
         let order = |(i, part): &(usize, &PartAnswer)| (part.paused, wait_us(part), usize::MAX - i);
+        let hopeless =
+            |(i, part): &(usize, &PartAnswer)| chain.is_now() || chain.is_hopeless(*i, wait_us(part));
+        let (i, part) = answers.iter().enumerate().filter(hopeless).max_by_key(order)?;
+        let known_us = wait_us(part);
         let is_seatless = |part: &PartAnswer| part.levels.iter().any(|level| level.wait_us == NEVER);
-        let (i, part) = answers.iter().enumerate().max_by_key(order)?;
-        if answer.at == NEVER && wait_us(part) > 0 {
-            answer.at = answer.now + wait_us(part);
-        }
-        let (i, part) = match answer.at {
-            NEVER => answers.iter().enumerate().find(|(_, part)| is_seatless(part))?,
+        let (i, part) = match answers.iter().position(is_seatless) {
+            Some(seatless) if known_us == 0 => (seatless, &answers[seatless]),
             _ => (i, part),
         };
-        let wait_us = (answer.at != NEVER).then(|| answer.at - answer.now);
-        chain
-            .is_hopeless(wait_us)
-            .then(|| Err(plans[i].refuse_answer(&answer, part, longest.unwrap_or_default())))
+        if answer.at == NEVER && known_us > 0 {
+            answer.at = answer.now + known_us;
+        }
+        Some(Err(plans[i].refuse_answer(&answer, part, max_waits[i].unwrap_or_default())))
     }
 }
 

@@ -215,7 +215,7 @@ impl Permit {
     #[inline]
     pub(crate) fn is_told_of_answers(&self) -> bool {
         let held = self.held();
-        held.charged.is_some_and(|margin| held.issuer().rules.arrivals_us(margin) > 0)
+        held.charged.is_some_and(|margin| held.issuer().rules.are_told_of_answers(margin))
     }
 
     /// The call, sent at `sent`, was answered at `by`, so the service has seen it no later: a limit that leaves a margin

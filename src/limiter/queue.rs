@@ -251,9 +251,13 @@ impl Queue {
         let mut lines = self.lines.lock();
         lines.unbook_after(ticket.hash, clock::now_us());
         then();
-        for line in lines.by_hash.get_mut(&ticket.hash).into_iter().flatten() {
-            line.turn.notify_one();
-            line.doubt();
+        // Where keys share a budget, others wait for the same.
+        let here = |hash: u64| hash == ticket.hash || ticket.is_shared();
+        for (_, line) in lines.by_hash.iter_mut().filter(|(hash, _)| here(**hash)) {
+            line.iter_mut().for_each(|line| {
+                line.turn.notify_one();
+                line.doubt();
+            });
         }
     }
 

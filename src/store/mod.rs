@@ -232,6 +232,15 @@ pub(crate) struct Charge<'a> {
     pub(crate) charges: &'a [Charged],
 }
 
+impl Charge<'_> {
+    /// Whether the answer to the call says when what was charged under the limit at `index` had arrived. Not under a log
+    /// in a unit that is estimated: its entry is corrected later.
+    pub(crate) fn arrives(&self, index: usize) -> bool {
+        let is_log = matches!(self.rules.of(self.margin)[index], crate::algorithm::Rule::SlidingLog(_));
+        !is_log || &*self.rules.labels.limits[index].unit == crate::limit::REQUESTS
+    }
+}
+
 /// A pause of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PauseAsk {

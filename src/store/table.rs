@@ -192,9 +192,11 @@ impl Table {
     pub(crate) fn arrived(&self, charge: Charge<'_>, by: u64) {
         self.keys.by_ticket(charge.ticket, |entry| {
             if Arc::ptr_eq(&entry.rules, charge.rules) {
-                let rules = charge.rules.of(charge.margin).iter().zip(&mut entry.states);
-                for ((rule, state), charged) in rules.zip(charge.charges) {
-                    rule.arrived(state, charge.slot, charged.cost(), by);
+                let rules = charge.rules.of(charge.margin).iter().zip(&mut entry.states).enumerate();
+                for ((i, (rule, state)), charged) in rules.zip(charge.charges) {
+                    if charge.arrives(i) {
+                        rule.arrived(state, charge.slot, charged.cost(), by);
+                    }
                 }
             }
         });
@@ -208,7 +210,9 @@ impl Table {
                 let now = clock::now_us();
                 let rules = charge.rules.of(charge.margin).iter().zip(&mut entry.states);
                 for ((rule, state), charged) in rules.zip(charge.charges) {
-                    rule.declined(state, now, charge.slot, charged.cost());
+                    if rule.declined(state, now, charge.slot, charged.cost()) {
+                        charged.replace(0);
+                    }
                 }
             }
         });

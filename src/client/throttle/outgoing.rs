@@ -87,7 +87,7 @@ impl Outgoing<'_> {
     /// A call that a limiter further in refused was never sent: nothing of it was used.
     pub(super) fn unless_further_in(&self, result: &Result<Response>) {
         if let Err(error) = result
-            && Refused::of(error).is_some()
+            && Refused::of(error).is_some_and(|refused| refused.last().is_none())
         {
             self.holds.permits().iter().for_each(Permit::undo);
         }

@@ -188,13 +188,15 @@ impl Together {
             state.heard(plan, &part, reply.now, received);
             let states = part.states.clone();
             state.know(plan, (reply.now, received), part, states, (touched(costs), reply.now));
-            state.refusal(plan, margin, costs, at, std::time::Duration::ZERO, kind)
+            state.refusal(plan, margin, costs, at, chain.max_waits[i].unwrap_or_default(), kind)
         });
         let longest = |refused: &Refused| refused.decision().limits().map(|limit| limit.wait()).max();
         let refused = refused.collect::<SmallVec<[Refused; 4]>>();
         self.give_spare();
+        let own_us = |refused: &Refused| longest(refused).map_or(0, clock::micros);
+        let is_hopeless =
+            refused.iter().enumerate().any(|(i, refused)| chain.is_hopeless(i, own_us(refused)));
         let refused = refused.into_iter().rev().max_by_key(longest)?;
-        let wait_us = (at != NEVER).then(|| at.saturating_sub(received));
-        chain.is_hopeless(wait_us).then_some(Err(refused))
+        (chain.is_now() || is_hopeless).then_some(Err(refused))
     }
 }

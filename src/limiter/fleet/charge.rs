@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::Fleet;
 use super::key::Key;
+#[cfg(feature = "client")]
+use crate::algorithm::Rule;
 use crate::limiter::{Permit, Plan};
 use crate::store;
 use crate::store::redis::wire::Settlement;
@@ -45,7 +47,8 @@ impl Charge {
             // It is paced, and needs no margin.
             Some(_) => {}
             None => {
-                let costs = charge.charges.iter().map(store::Charged::cost);
+                let costs = charge.charges.iter().enumerate();
+                let costs = costs.map(|(i, charged)| if charge.arrives(i) { charged.cost() } else { 0 });
                 self.key.state.lock().fates.add(&self.plan, charge.slot, costs, Some(by));
             }
         }
@@ -57,7 +60,12 @@ impl Charge {
         match &self.part {
             Some(_) => {}
             None => {
-                let costs = charge.charges.iter().map(store::Charged::cost);
+                let rules = charge.rules.of(charge.margin).iter().zip(charge.charges);
+                // It is taken back once.
+                let costs = rules.map(|(rule, charged)| match rule {
+                    Rule::SlidingLog(_) => charged.replace(0),
+                    _ => 0,
+                });
                 self.key.state.lock().declined.add(&self.plan, charge.slot, costs, None);
             }
         }

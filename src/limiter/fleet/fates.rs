@@ -37,7 +37,10 @@ impl Fates {
             let known = &mut self.0[i];
             known.costs.iter_mut().zip(costs).for_each(|(known, cost)| *known += cost);
             known.answered = known.answered.max(answered);
-        } else if self.0.len() < MOST {
+        } else {
+            if self.0.len() == MOST {
+                self.0.remove(0);
+            }
             self.0.push(Known { plan: plan.id, slot, costs: costs.collect(), answered });
         }
     }

@@ -127,7 +127,7 @@ impl State {
         let left = std::mem::take(&mut self.left);
         let (lapsed, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|slot| self.lapses(slot));
         self.left = left;
-        self.uncharge(lapsed.into_iter().filter(Slot::is_of_log));
+        self.uncharge(lapsed.into_iter().filter(Slot::is_of_logs_alone));
         for i in 0..self.lines.len() {
             let line = &self.lines[i];
             if let Some(until) = self.drained_until(&line.plan, line.margin, line.limits) {

@@ -81,6 +81,13 @@ impl Slot {
         })
     }
 
+    /// Whether nothing but logs, which take it back wherever it is, has something of it.
+    pub(super) fn is_of_logs_alone(&self) -> bool {
+        let limits = super::touched(&self.costs);
+        let is_log = |rule: &Rule| matches!(rule, Rule::SlidingLog(_) | Rule::Seats(_));
+        !self.probes && self.is_of_log() && touched(&self.plan, self.margin, limits).all(is_log)
+    }
+
     /// Whether a log was charged for it.
     pub(super) fn is_of_log(&self) -> bool {
         let limits = super::touched(&self.costs);

@@ -101,7 +101,7 @@ impl State {
             return unwanted;
         }
         let (lapsed, is_drained) = line.lapse();
-        let (of_logs, mut unwanted): (Vec<_>, Vec<_>) = lapsed.into_iter().partition(Slot::is_of_log);
+        let (of_logs, mut unwanted): (Vec<_>, Vec<_>) = lapsed.into_iter().partition(Slot::is_of_logs_alone);
         self.uncharge(of_logs);
         let line = self.line(id).expect("it was there just now");
         while line.slots.front().is_some_and(|slot| slot.due <= now) {

@@ -329,8 +329,9 @@ local function sliding_log()
     return total_of(state) - total_before(state, passed(state, now - counts_us(rule, state)))
   end
 
-  -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of what
-  -- an earlier drain left, and no less and no sooner than that: a correction may have taken more than N.
+  -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, or over what is
+  -- missing already, in place of what an earlier drain left, and no less and no sooner than that: a correction may have
+  -- taken more than N.
   function log.drained(rule, state, at)
     local before = spread_newer(state, state.spread_at + counts_us(rule, state) - at)
     state.spread_us = before > 0 and min(state.spread_us, rule.window_us) or rule.window_us

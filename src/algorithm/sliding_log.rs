@@ -12,7 +12,6 @@ use crate::limit::{MAX_EXACT, Rate};
 
 /// Instants in a margin to which calls are moved: those of one burst meet, however many answers tell of them.
 const GRAINS: u64 = 32;
-
 /// Among so many of the newest entries is one looked for: its twin has them in memory for that.
 const NEWEST: usize = 256;
 /// What is missing after a refusal returns over such a part of a window.
@@ -274,8 +273,9 @@ impl SlidingLog {
         }
     }
 
-    /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of
-    /// what an earlier drain left, and no less and no sooner than that: a correction may have taken more than N.
+    /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, or over what is
+    /// missing already, in place of what an earlier drain left, and no less and no sooner than that: a
+    /// correction may have taken more than N.
     pub(crate) fn drained(&self, state: &State, at: u64) -> State {
         let before = self.spread(state, at);
         let units = self.n.saturating_sub(self.entered(state, at)).max(before);

@@ -44,6 +44,7 @@ pub(crate) struct Call {
     hands_on: AtomicBool,
     /// Whether the attempt under way has left every limit behind.
     goes: AtomicBool,
+    /// Whether a throttle has ever let the call go.
     is_let_go: AtomicBool,
     pub(crate) posts: Posts,
 }
@@ -119,7 +120,7 @@ impl Call {
         self.goes();
     }
 
-    /// Whether a throttle has ever let the call go.
+    /// Whether one did, in this or an earlier attempt.
     pub(crate) fn is_let_go(&self) -> bool {
         self.is_let_go.load(Ordering::Relaxed)
     }
@@ -158,6 +159,7 @@ impl Call {
         self.in_order.store(true, Ordering::Relaxed);
     }
 
+    /// Whether they do, as far as a throttle has noted.
     pub(crate) fn is_in_order(&self) -> bool {
         self.in_order.load(Ordering::Relaxed)
     }

@@ -43,9 +43,8 @@ const REPEATED: &str = "a second throttle of one limiter around a call does noth
 /// service is charged there afterwards), and that `reqwest` itself sends a refused HTTP/2 stream again.
 ///
 /// In a chain: caches first, then [`Retry`](crate::Retry), then throttles, an overall cap last; a unit that requests
-/// state must be one that the first of them counts. A middleware of your
-/// own between a retry and a throttle must poll what `Next::run` gives it at once: from then on the call may hold
-/// its permit.
+/// state must be one that the first of them counts. A middleware of your own between a retry and a throttle must poll
+/// what `Next::run` gives it at once: from then on the call may hold its permit.
 ///
 /// ```no_run
 /// # use forbear::{Limiter, Policy, Retry, Throttle, store};

@@ -6,9 +6,9 @@
 --       2 channel of everyone
 --       3 budget of the key (us)
 --       4 what: 'pause', 'drain', 'throttled' (a drain that everyone is told of), 'resume' or 'answered'
---       5 pause: for how long from now (us); throttled: the wait that the service asks for (us); answered: how long ago
---         the call was sent (us); else 0
---       6 pause: from one probe to the next (us; 2^53 - 1: none, an operator's pause); else 0
+--       5 pause: for how long from now (us); throttled, answered: how long ago the call was sent (us); else 0
+--       6 pause: from one probe to the next (us; 2^53 - 1: none, an operator's pause); throttled: the wait that the
+--         service asks for (us); else 0
 --       7 session of who says so
 --       then for each limit its kind (first byte of its value) and numbers; how many calls were refused, and of each
 --         its slot (us) and what it was charged (units)
@@ -50,13 +50,15 @@ local function drain()
     find(limit, redis.call('MGET', limit.key)[1], now)
     local declined = arg + 1
     arg = declined + 2 * ARGV[arg]
-    if kind.declined then
-      for i = declined, arg - 1, 2 do
-        if kind.declined(limit.rule, limit.state, now, ARGV[i] + 0, ARGV[i + 1] + 0) then limit.dirty = true end
-      end
+    -- On Redis's clock their slots say when they were sent.
+    local sent
+    for i = declined, arg - 1, 2 do
+      local slot, units = ARGV[i] + 0, ARGV[i + 1] + 0
+      if kind.declined and kind.declined(limit.rule, limit.state, now, slot, units) then limit.dirty = true end
+      if units > 0 then sent = max(sent or 0, slot) end
     end
     if what == 'throttled' and kind.refused then
-      limit.state, limit.dirty = kind.refused(limit.rule, limit.state, now, us), true
+      limit.state, limit.dirty = kind.refused(limit.rule, limit.state, now, sent or now, every_us), true
     elseif limit.state[kind.tail] == now then
       limit.state, limit.dirty = kind.drained(limit.rule, limit.state, now), true
     end
@@ -88,7 +90,7 @@ end
 if what == 'drain' or what == 'throttled' then
   drain()
   save_pause(KEYS[1], pause, now, budget_us, late_ms)
-  if what == 'throttled' then tell_answer('t', 0) end
+  if what == 'throttled' then tell_answer('t', us) end
   return 1
 end
 if what == 'answered' then tell_answer('a', us) end

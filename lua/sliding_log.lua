@@ -324,16 +324,28 @@ local function sliding_log()
     return used ~= charged
   end
 
+  -- Units of the spread that count at `now`, and as long as any does, how many there were before they began to return.
+  local function missing_of(rule, state, now)
+    local missing = spread_newer(state, state.spread_at + counts_us(rule, state) - now)
+    return missing, missing > 0 and state.spread or 0
+  end
+
+  -- Units of the entries up to `until_us` that count at `at`.
+  local function counted(rule, state, until_us, at)
+    local gone = passed(state, at - counts_us(rule, state))
+    return less(total_before(state, passed(state, until_us)), total_before(state, gone))
+  end
+
   -- Units of the entries that count at `now`.
   local function entered(rule, state, now)
-    return total_of(state) - total_before(state, passed(state, now - counts_us(rule, state)))
+    return counted(rule, state, EXACT, now)
   end
 
   -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, or over what is
   -- missing already, in place of what an earlier drain left, and no less and no sooner than that: a correction may have
   -- taken more than N.
   function log.drained(rule, state, at)
-    local before = spread_newer(state, state.spread_at + counts_us(rule, state) - at)
+    local before = missing_of(rule, state, at)
     state.spread_us = before > 0 and min(state.spread_us, rule.window_us) or rule.window_us
     state.spread = max(less(rule.n, entered(rule, state, at)), before)
     state.spread_since, state.spread_at, state.tail = at, max(state.spread_at, at), at
@@ -341,28 +353,40 @@ local function sliding_log()
     return state
   end
 
-  -- The service refused what was charged at `slot`, so it counts none of it: as much is missing instead. Half of N at
-  -- most, for a service may refuse a part of all calls, however few they are.
+  -- The service refused what was charged at `slot`, so it counts none of it: as much is missing instead, unless it was
+  -- missing already when that was sent. Half of N at most, for a service may refuse a part of all calls, however few
+  -- they are; where more than N was taken, the rest of it goes.
   function log.declined(rule, state, now, slot, units)
-    local missing = spread_newer(state, state.spread_at + counts_us(rule, state) - now)
-    if now >= slot + counts_us(rule, state) or missing >= floor(rule.n / 2) then return false end
-    if not log.take_back(state, slot, units) then return false end
-    local over_us = floor(rule.window_us / RETURNS)
+    local missing, before = missing_of(rule, state, now)
+    local used, for_us = counted(rule, state, slot, slot), counts_us(rule, state)
+    local is_room = missing < floor(rule.n / 2) or missing > less(rule.n, used)
+    if now >= slot + for_us or not is_room or not log.take_back(state, slot, units) then return false end
+    local left, over_us = less(rule.n, used - units), floor(rule.window_us / RETURNS)
     if missing == 0 then state.spread_us = over_us end
     -- A refusal says next for how long; until then as if it asked for no wait.
-    state.spread, state.spread_at = missing + units, max(state.spread_at, less(now + over_us, rule.window_us))
+    state.spread_at = max(state.spread_at, less(now + over_us, for_us))
+    state.spread = max(min(max(missing + units, before), left), missing)
+    -- None of it has returned by now.
+    state.spread_us = min(state.spread_us, state.spread_at + for_us - now)
     return true
   end
 
-  -- The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before that,
-  -- and returns evenly over a part of a window.
-  function log.refused(rule, state, now, wait_us)
-    local left = less(rule.n, entered(rule, state, now))
+  -- The service refused a call that was `sent` then and asks for `wait_us`: what the entries left of N is not there
+  -- before that, and returns evenly over a part of a window. What came free since it was sent is there; what has returned
+  -- of what was missing is not, but for what calls up to this one took.
+  function log.refused(rule, state, now, sent, wait_us)
+    -- Entries that counted longer ago may be dropped.
+    sent = min(max(sent, less(now, rule.ahead_us)), now)
+    local missing, before = missing_of(rule, state, now)
+    local left = less(rule.n, counted(rule, state, now, sent))
+    local left_then = less(rule.n, counted(rule, state, sent, sent))
     local over_us = floor(rule.window_us / RETURNS)
-    state.spread = max(left, spread_newer(state, state.spread_at + counts_us(rule, state) - now))
+    state.spread = max(missing, left, min(before, left_then))
     state.spread_since = now
     -- A later end than any wait makes is one of before a clock was set back.
-    state.spread_at = max(min(state.spread_at, now + rule.ahead_us), less(now + wait_us + over_us, rule.window_us))
+    state.spread_at = max(
+      min(state.spread_at, now + rule.ahead_us), less(now + wait_us + over_us, counts_us(rule, state))
+    )
     state.spread_us = over_us
     state.tail = max(state.ats[#state.ats] or 0, now)
     forget_moved(rule, state, now)
@@ -379,7 +403,7 @@ local function sliding_log()
   end
 
   function log.used(rule, state, now)
-    return entered(rule, state, now) + spread_newer(state, state.spread_at + counts_us(rule, state) - now)
+    return entered(rule, state, now) + (missing_of(rule, state, now))
   end
 
   function log.clamp(rule, state)

@@ -153,6 +153,23 @@ async fn after_a_soft_429_what_was_booked_of_a_log_lapses() {
     }
 }
 
+#[tokio::test]
+async fn soft_429s_that_are_known_together_are_told_together() {
+    let server = RedisProcess::start();
+    let [worker, _other] = two_workers(&server, Limit::sliding_log(Rate::per_second(400))).await;
+    sleep(HEARD).await;
+    let before = server.calls("publish");
+    (0..50).for_each(|_| worker.observe("k", &answer(StatusCode::TOO_MANY_REQUESTS)));
+    let start = Instant::now();
+    while server.calls("publish") == before {
+        assert!(start.elapsed() < Duration::from_secs(10), "it is told");
+        sleep(ms(5)).await;
+    }
+    sleep(HEARD).await;
+    let told = server.calls("publish") - before;
+    assert!(told <= 3, "told {told} times");
+}
+
 /// Trips that decide: only they read several keys at once.
 fn trips(server: &RedisProcess) -> u64 {
     server.calls("mget")
@@ -243,7 +260,8 @@ async fn a_pause_refuses_at_once_whose_slot_lapses_and_whose_time_is_too_short()
     drop(limiter.acquire("k").await.unwrap());
     let hasty = limiter.clone();
     let hasty = tokio::spawn(async move { hasty.acquire(Ask::new("k").max_wait(ms(2_000))).await.map(drop) });
-    sleep(HEARD).await;
+    // By then its slot is booked.
+    sleep(ms(700)).await;
     let before = trips(&server);
     limiter.pause("k", Duration::from_secs(30));
     assert_eq!(hasty.await.unwrap().unwrap_err().kind(), RefusedKind::Paused);

@@ -40,8 +40,9 @@ use window::Window;
 
 /// An instant that never comes: what no passing of time makes fit.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// Nothing is booked further ahead, a leaky bucket's queue apart.
-pub(crate) const AHEAD_US: u64 = 1_000_000;
+/// Nothing is booked further ahead, a leaky bucket's queue apart. Less than a window of a second, so that what became
+/// of the calls of one is known before the next is booked.
+pub(crate) const AHEAD_US: u64 = 900_000;
 
 #[cfg(all(test, feature = "governor"))]
 mod oracle;

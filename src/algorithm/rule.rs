@@ -350,13 +350,13 @@ impl Rule {
         }
     }
 
-    /// The service refused a call at `now` and asks for `wait_us`, at most a second: nothing stays saved up. A fixed
-    /// window stays open until its end; a log knows what is used of it, and takes the rest for what is not there until
-    /// then.
-    pub(crate) fn refused(&self, state: &mut State, now: u64, wait_us: u64) {
+    /// The service refused a call that was `sent` then and asks for `wait_us`, at most a second: nothing stays saved
+    /// up. A fixed window stays open until its end; a log knows what was used of it then, and takes the rest for what
+    /// is not there until the wait is over.
+    pub(crate) fn refused(&self, state: &mut State, now: u64, sent: u64, wait_us: u64) {
         match (self, &*state) {
             (Rule::SlidingLog(rule), State::SlidingLog(log)) => {
-                *state = State::SlidingLog(Box::new(rule.refused(log, now, wait_us)));
+                *state = State::SlidingLog(Box::new(rule.refused(log, now, sent, wait_us)));
             }
             _ if state.tail() > now || self.is_seats() => {}
             (Rule::Window(rule), State::Window(window)) => *state = State::Window(rule.refused(window, now)),

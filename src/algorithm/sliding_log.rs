@@ -283,34 +283,44 @@ impl SlidingLog {
         self.with_spread(state, Spread { units, since: at, at: state.spread.at.max(at), window_us })
     }
 
-    /// The service refused what was charged at `slot`, so it counts none of it: as much is missing instead. Half of N
-    /// at most, for a service may refuse a part of all calls, however few they are.
+    /// The service refused what was charged at `slot`, so it counts none of it: as much is missing instead, unless it
+    /// was missing already when that was sent. Half of N at most, for a service may refuse a part of all calls, however
+    /// few they are; where more than N was taken, the rest of it goes.
     pub(crate) fn declined(&self, state: &mut State, now: u64, slot: u64, units: u64) -> bool {
-        let missing = self.spread(state, now);
-        let counts = now < slot + self.counts_us(state);
-        let is_news = counts && missing < self.n / 2 && self.take_back(state, slot, units);
-        if is_news {
-            let Spread { since, at, window_us, .. } = state.spread;
-            let over_us = self.window_us / RETURNS;
-            let window_us = if missing > 0 { window_us } else { over_us };
-            // A refusal says next for how long; until then as if it asked for no wait.
-            let at = at.max((now + over_us).saturating_sub(self.window_us));
-            state.spread = Spread { units: missing + units, since, at, window_us };
+        let (missing, before) = self.missing(state, now);
+        let (used, counts_us) = (self.counted(state, slot, slot), self.counts_us(state));
+        let is_room = missing < self.n / 2 || missing > self.n.saturating_sub(used);
+        if now >= slot + counts_us || !is_room || !self.take_back(state, slot, units) {
+            return false;
         }
-        is_news
+        let (left, over_us) = (self.n.saturating_sub(used - units), self.window_us / RETURNS);
+        let window_us = if missing > 0 { state.spread.window_us } else { over_us };
+        // A refusal says next for how long; until then as if it asked for no wait.
+        let at = state.spread.at.max((now + over_us).saturating_sub(counts_us));
+        let units = (missing + units).max(before).min(left).max(missing);
+        // None of it has returned by now.
+        let window_us = window_us.min(at + counts_us - now);
+        state.spread = Spread { units, since: state.spread.since, at, window_us };
+        true
     }
 
-    /// The service refused a call at `now` and asks for `wait_us`: what the entries leave of N is not there before
-    /// that, and returns evenly over a part of a window.
-    pub(crate) fn refused(&self, state: &State, now: u64, wait_us: u64) -> State {
-        let units = self.n.saturating_sub(self.entered(state, now)).max(self.spread(state, now));
+    /// The service refused a call that was `sent` then and asks for `wait_us`: what the entries left of N is not there
+    /// before that, and returns evenly over a part of a window. What came free since it was sent is there; what has
+    /// returned of what was missing is not, but for what calls up to this one took.
+    pub(crate) fn refused(&self, state: &State, now: u64, sent: u64, wait_us: u64) -> State {
+        // Entries that counted longer ago may be dropped.
+        let sent = sent.clamp(now.saturating_sub(self.ahead_us), now);
+        let (missing, before) = self.missing(state, now);
+        let [left, left_then] =
+            [now, sent].map(|until| self.n.saturating_sub(self.counted(state, until, sent)));
+        let units = missing.max(left).max(before.min(left_then));
         let over_us = self.window_us / RETURNS;
         // A later end than any wait makes is one of before a clock was set back.
         let at = state
             .spread
             .at
             .min(now + self.ahead_us)
-            .max((now + wait_us + over_us).saturating_sub(self.window_us));
+            .max((now + wait_us + over_us).saturating_sub(self.counts_us(state)));
         self.with_spread(state, Spread { units, since: now, at, window_us: over_us })
     }
 
@@ -337,10 +347,25 @@ impl SlidingLog {
         state.spread.newer((state.spread.at + self.counts_us(state)).saturating_sub(now))
     }
 
+    /// The same, and as long as any does, how many there were before they began to return.
+    fn missing(&self, state: &State, now: u64) -> (u64, u64) {
+        match self.spread(state, now) {
+            0 => (0, 0),
+            missing => (missing, state.spread.units),
+        }
+    }
+
     /// Units of the entries that count at `now`.
     fn entered(&self, state: &State, now: u64) -> u64 {
-        let gone = state.entries.partition_point(|entry| entry.at + self.counts_us(state) <= now);
-        state.total() - state.total_before(gone)
+        self.counted(state, NEVER, now)
+    }
+
+    /// Units of the entries up to `until` that count at `at`.
+    fn counted(&self, state: &State, until: u64, at: u64) -> u64 {
+        let counts_us = self.counts_us(state);
+        let gone = state.entries.partition_point(|entry| entry.at + counts_us <= at);
+        let end = state.entries.partition_point(|entry| entry.at <= until);
+        state.total_before(end).saturating_sub(state.total_before(gone))
     }
 
     pub(crate) fn budget_us(&self) -> u64 {

@@ -107,11 +107,13 @@ impl Story {
             self.drained = now;
         }
         for (rule, state) in self.rules.iter().zip(&mut self.states) {
-            if let Declined(_) = step {
-                rule.declined(state, now, self.last.slot, self.last.cost);
-            }
-            if let Refused(wait_ms) | Declined(wait_ms) = step {
-                rule.refused(state, now, wait_ms * 1_000);
+            match step {
+                Refused(wait_ms) => rule.refused(state, now, now, wait_ms * 1_000),
+                Declined(wait_ms) => {
+                    rule.declined(state, now, self.last.slot, self.last.cost);
+                    rule.refused(state, now, self.last.slot, wait_ms * 1_000);
+                }
+                _ => {}
             }
             rule.read(state, now, self.drained);
         }
@@ -199,6 +201,7 @@ const TABLES: &[fn()] = &[
     alone::a_sliding_log_keeps_its_calls_through_a_drain_and_is_drained_anew,
     alone::a_sliding_log_drained_twice_gives_nothing_back_after_a_correction_above_it,
     alone::a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call_may_come_again,
+    alone::a_sliding_log_keeps_what_has_come_free_since_a_refused_call_was_sent,
     alone::a_sliding_log_lasts_longer_by_its_margin,
     alone::a_sliding_log_counts_a_call_from_when_it_had_arrived,
     new_numbers::a_larger_burst_is_what_it_was_and_the_difference,

@@ -4,8 +4,9 @@
 //! A 429 is hard if the service asks for more than a second, or if the answer before it was one too and the
 //! call was sent after that was known. A hard one pauses the key, a soft one only empties its budgets. In a fleet
 //! the answer before is the last that any worker is known to have had: of one worker's own answers, a few of all,
-//! two in a row say little. News takes its time and calls overlap, so there the call must instead have been sent a
-//! tenth of a second after the first of the row was known.
+//! two in a row say little. News takes its time and calls overlap, so there the call must have been sent a tenth of a
+//! second after another refused one, itself sent after the first of the row was known: while no call goes, nothing is
+//! shown.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +19,8 @@ use crate::signals::{Class, Signals};
 
 /// A wait above this makes a 429 hard.
 const SOFT_WAIT: Duration = Duration::from_secs(1);
-/// In a fleet, the least time from when the first 429 of a row was known to when a call was sent that proves it.
+/// In a fleet, the least time between two refused calls, both sent after the first 429 of a row was known, that prove
+/// it.
 #[cfg(feature = "redis")]
 pub(crate) const ROW_US: u64 = 100_000;
 /// A hard pause for which the service named no time, doubling from the first to the second.
@@ -37,9 +39,11 @@ pub(crate) struct Answers {
 struct Throttled {
     /// When the last 429 was known.
     known: u64,
-    /// Whether the last answer was a 429, and when the first one of that row was known.
+    /// Whether the last answer was a 429; when the first one of that row was known, and when the first call was sent
+    /// from then on that was refused.
     last: bool,
     since: u64,
+    went_on: Option<u64>,
     /// Pauses since the last success that were hard, and when the newest began.
     episodes: u32,
     began: u64,
@@ -52,8 +56,8 @@ pub(crate) enum Verdict {
     Nothing,
     /// A call that was sent at this instant did well: a pause that it probed is over, and so is any row.
     Well { sent: u64 },
-    /// A soft 429, with the wait that it asks for: nothing stays saved up.
-    Drain { wait_us: u64 },
+    /// A soft 429 to a call that was sent at this instant, with the wait that it asks for: nothing stays saved up.
+    Drain { sent: u64, wait_us: u64 },
     /// A hard 429: the key is held until this instant.
     Pause { until: u64 },
 }
@@ -92,10 +96,11 @@ impl Answers {
         }
     }
 
-    /// Another worker of the fleet was answered with a 429.
+    /// Another worker of the fleet was answered with a 429 to a call that was sent at this instant, or sooner by what
+    /// the news took.
     #[cfg(feature = "redis")]
-    pub(crate) fn throttled_elsewhere(&self, key: &str, now: u64) {
-        self.with(key, now, |throttled| throttled.again(now));
+    pub(crate) fn throttled_elsewhere(&self, key: &str, sent: u64, now: u64) {
+        self.with(key, now, |throttled| throttled.again(sent, sent.saturating_sub(ROW_US), now));
     }
 
     /// A call of another worker did well, sent at this instant or sooner by what the news took.
@@ -130,16 +135,17 @@ impl Answers {
         let wait = wait.filter(|wait| !wait.is_zero());
         self.with(key, received, |throttled| {
             // Without a stamp the call counts as sent after what was known.
+            let sent_at = sent.unwrap_or(received);
             let again = throttled.last
                 && match row_us {
                     0 => sent.is_none_or(|sent| sent > throttled.known),
-                    _ => sent.unwrap_or(received) >= throttled.since + row_us,
+                    _ => throttled.went_on.is_some_and(|since| sent_at >= since + row_us),
                 };
             let of_this_episode = throttled.began > 0 && sent.is_some_and(|sent| sent <= throttled.began);
             let hard = again || wait.is_some_and(|wait| wait > SOFT_WAIT);
-            throttled.again(received);
+            throttled.again(sent_at, sent_at, received);
             if !hard {
-                return Verdict::Drain { wait_us: wait.map_or(0, micros) };
+                return Verdict::Drain { sent: sent_at, wait_us: wait.map_or(0, micros) };
             }
             if !of_this_episode {
                 throttled.episodes += 1;
@@ -165,10 +171,12 @@ impl Answers {
 }
 
 impl Throttled {
-    /// One more 429 was known at this instant.
-    fn again(&mut self, now: u64) {
+    /// One more 429 was known now, to a call that was `sent` then or sooner, but not before `earliest`.
+    fn again(&mut self, sent: u64, earliest: u64, now: u64) {
         if !self.last {
-            (self.last, self.since) = (true, now);
+            (self.last, self.since, self.went_on) = (true, now, None);
+        } else if earliest >= self.since {
+            self.went_on = Some(self.went_on.unwrap_or(sent).min(sent));
         }
         self.known = self.known.max(now);
     }

@@ -45,13 +45,13 @@ impl Limiter {
     /// A throttling answer that asks for more than a second, or that follows another one, pauses the key for
     /// everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to 30 s until a call does
     /// well. In spite of it one call an hour goes, to find out whether it is over. Any other throttling answer leaves
-    /// the key open, but nothing saved up, and what was booked ahead is booked anew; of a sliding log what is left is
-    /// missing until the wait that it asks for is over, and returns evenly over a period. One that forbids another try
-    /// and names no wait, as of an account that is used up, changes nothing.
+    /// the key open, but nothing saved up, and what was booked ahead is booked anew; of a sliding log what was left when
+    /// the call was sent is missing until the wait that it asks for is over, and returns within a sixteenth of a period.
+    /// One that forbids another try and names no wait, as of an account that is used up, changes nothing.
     ///
     /// It follows another one if that was the last answer and known when the call was sent. Where several processes
     /// share the budgets in Redis, the answers of all count, as far as they are heard of; there it must have been sent
-    /// 0.1 s or more after the first of an unbroken row of them was known.
+    /// 0.1 s or more after another refused call, which was sent after the first of an unbroken row of them was known.
     pub fn observe(&self, key: &str, signals: &Signals) {
         let answers = &self.core.shared.answers;
         if !answers.concerns(signals) {
@@ -67,7 +67,9 @@ impl Limiter {
             let what = match verdict {
                 Verdict::Nothing => return,
                 Verdict::Well { sent } => What::Answered { sent_ago_us: now.saturating_sub(sent) },
-                Verdict::Drain { wait_us } => What::Throttled { wait_us },
+                Verdict::Drain { sent, wait_us } => {
+                    What::Throttled { sent_ago_us: now.saturating_sub(sent), wait_us }
+                }
                 Verdict::Pause { until } => {
                     What::Pause { for_us: until.saturating_sub(now), probe_every_us: MAX_PAUSE_US }
                 }
@@ -77,7 +79,7 @@ impl Limiter {
         self.change(key, |store, part| match verdict {
             Verdict::Nothing => {}
             Verdict::Well { sent } => store.resume(part, Some(sent)),
-            Verdict::Drain { wait_us } => store.refused(part, wait_us),
+            Verdict::Drain { sent, wait_us } => store.refused(part, sent, wait_us),
             Verdict::Pause { until } => store.pause(part, PauseAsk { until, probe_every: MAX_PAUSE_US }),
         });
         // Until now others were let go.

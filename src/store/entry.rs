@@ -195,10 +195,10 @@ impl Entry {
         }
     }
 
-    /// A call was refused at `now`, to come again after `wait_us`.
-    pub(super) fn refused(&mut self, part: &Part<'_>, now: u64, wait_us: u64) {
+    /// A call that was `sent` then was refused, to come again after `wait_us`.
+    pub(super) fn refused(&mut self, part: &Part<'_>, now: u64, sent: u64, wait_us: u64) {
         for (rule, state) in part.rules.of(part.margin).iter().zip(&mut self.states) {
-            rule.refused(state, now, wait_us);
+            rule.refused(state, now, sent, wait_us);
         }
     }
 

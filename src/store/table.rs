@@ -257,9 +257,9 @@ impl Table {
         });
     }
 
-    /// The service refused a call, and asks for a wait of at most a second: nothing stays saved up.
-    pub(crate) fn refused(&self, part: Part<'_>, wait_us: u64) {
-        self.keys.with_entry(&part, |entry, now| entry.refused(&part, now, wait_us));
+    /// The service refused a call that was `sent` then, and asks for a wait of at most a second: nothing stays saved up.
+    pub(crate) fn refused(&self, part: Part<'_>, sent: u64, wait_us: u64) {
+        self.keys.with_entry(&part, |entry, now| entry.refused(&part, now, sent, wait_us));
     }
 
     /// Ends a pause; for a call that was `answered` well, sent at that instant, only if it is the pause's probe.

@@ -73,8 +73,8 @@ struct Fleet {
     belief: Quota,
     /// Until when nobody sends.
     held_until: Option<u64>,
-    /// Of the row of refusals that goes on: when its first was heard.
-    row: Option<u64>,
+    /// Of the row of refusals that goes on: when its first was heard, and when the first was sent after that.
+    row: Option<(u64, Option<u64>)>,
     /// Each with when it may send, and whether its call was refused.
     tasks: BinaryHeap<Reverse<(u64, usize, bool)>>,
     /// When, by which task, and whether it was admitted; oldest first.
@@ -119,9 +119,12 @@ impl Fleet {
             self.refused += 1;
             self.tasks.push(Reverse((now + RETRY_AFTER_US, task, true)));
             self.belief.refused(now, at, RETRY_AFTER_US);
-            let since = *self.row.get_or_insert(now);
-            if self.promise.row_us.is_some_and(|row_us| at >= since + row_us) {
-                self.held_until = Some(now + RETRY_AFTER_US);
+            let (since, again) = self.row.get_or_insert((now, None));
+            if at >= *since {
+                let again = *again.get_or_insert(at);
+                if self.promise.row_us.is_some_and(|row_us| at >= again + row_us) {
+                    self.held_until = Some(now + RETRY_AFTER_US);
+                }
             }
         }
     }

@@ -89,7 +89,7 @@ proptest! {
                     let (mut drained, wait_us) = (before.clone(), rng.u64(0..=AHEAD_US));
                     match rng.bool() {
                         true => drained = rule.drained(before, at),
-                        false => rule.refused(&mut drained, at, wait_us),
+                        false => rule.refused(&mut drained, at, at, wait_us),
                     }
                     prop_assert_eq!(drained.tail(), at);
                     prop_assert!(rule.earliest(&drained, at, 1) > at, "{:?} {:?}", rule, &drained);

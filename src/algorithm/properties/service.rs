@@ -1,7 +1,10 @@
 //! What the service sees: calls that are late on the way by no more than the margin, and answers that say when they
 //! had arrived.
 
+use std::collections::VecDeque;
+
 use super::*;
+use crate::algorithm::NEVER;
 
 /// Whether a service that counts what arrives as the limit does refuses none of it.
 fn takes_all(limit: &Limit, arrivals: &mut [(u64, u64)]) -> bool {
@@ -23,8 +26,69 @@ fn takes_all(limit: &Limit, arrivals: &mut [(u64, u64)]) -> bool {
     })
 }
 
+/// What became of a client that always has more to send than a service allows, which is less than it believes.
+struct Outcome {
+    admitted: u64,
+    /// In the first period, and later.
+    refused: [u64; 2],
+}
+
+/// Runs such a client for so many periods; each call takes as long to the service as its answer takes back.
+fn run(limit: &Limit, allowed: u64, trip_us: u64, periods: u64) -> Outcome {
+    let rule = Rule::new(limit, Margin::None).expect("it has no fault");
+    let period_us = rate_of(limit).period_us();
+    let (mut state, mut now) = (rule.fresh(), START);
+    let (mut seen, mut answers) = (VecDeque::<u64>::new(), VecDeque::<(u64, u64, bool)>::new());
+    let mut outcome = Outcome { admitted: 0, refused: [0; 2] };
+    loop {
+        let slot = rule.earliest(&state, now, 1);
+        let answered = answers.front().map_or(NEVER, |(by, ..)| *by);
+        now = now.max(slot.min(answered));
+        if now >= START + periods * period_us {
+            return outcome;
+        }
+        if answered <= slot {
+            let (_, slot, admitted) = answers.pop_front().expect("one was answered");
+            if admitted {
+                rule.arrived(&mut state, slot, 1, now);
+            } else {
+                rule.declined(&mut state, now, slot, 1);
+                rule.refused(&mut state, now, slot, period_us);
+            }
+            continue;
+        }
+        rule.commit(&mut state, now, 1);
+        let arrived = now + trip_us;
+        seen.retain(|at| at + period_us > arrived);
+        let admitted = (seen.len() as u64) < allowed;
+        if admitted {
+            seen.push_back(arrived);
+            outcome.admitted += 1;
+        } else {
+            outcome.refused[usize::from(now >= START + period_us)] += 1;
+        }
+        answers.push_back((arrived + trip_us, now, admitted));
+    }
+}
+
 proptest! {
     #![proptest_config(walks())]
+
+    #[test]
+    fn a_log_of_more_than_a_service_allows_uses_all_of_it_and_asks_for_little_more(seed: u64) {
+        let mut rng = Rng::with_seed(seed);
+        let n = rng.u64(4..=100);
+        let period_us = rng.choice([100_000, 1_000_000]).unwrap();
+        let (allowed, trip_us) = (rng.u64(n / 2..n), rng.u64(0..=period_us / 100));
+        let limit = Limit::sliding_log(Rate::new(n, Duration::from_micros(period_us)));
+        let limit = limit.jitter_margin(Duration::from_micros(period_us / 50));
+        let Outcome { admitted, refused } = run(&limit, allowed, trip_us, 8);
+        prop_assert_eq!(admitted, 8 * allowed, "{:?}: {} allowed, {} us away", limit, allowed, trip_us);
+        // What is missing returns over a sixteenth of a period, and goes until the first of it is heard to be refused.
+        let heard_us = 2 * trip_us;
+        let most = 7 * (2 + ((n - allowed) * heard_us).div_ceil(period_us / 16));
+        prop_assert!(refused[1] <= most, "{:?}: {:?} refused, {} allowed, {} us away", limit, refused, allowed, trip_us);
+    }
 
     #[test]
     fn a_service_that_counts_alike_refuses_nothing_whenever_calls_arrive_and_are_answered(seed: u64) {

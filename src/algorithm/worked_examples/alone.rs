@@ -126,7 +126,7 @@ pub(super) fn a_leaky_bucket_books_one_slot_after_the_other() {
             (2100.0, Ask(1), Granted(10)),
             (2100.0, Settle(3), Left(8)),
             (2100.0, Ask(1), Until(2400.0, 8)),
-            // Its queue reaches a second further than a booking elsewhere.
+            // Its queue reaches further than a booking elsewhere.
             (200.0, Ask(1), Until(2400.0, 0)),
             (-10000.0, Ask(1), Until(-9900.0, 10)),
         ],
@@ -152,9 +152,9 @@ pub(super) fn a_fixed_window_opens_with_the_first_call() {
             (3500.0, Settle(9), Left(10)),
             (3500.0, Ask(10), Granted(0)),
             // What is left is told of the window that was booked.
-            (3500.0, Book(2), Until(4500.0, 8)),
-            (3500.0, TakeBack, Left(0)),
-            (3500.0, Ask(1), Until(4500.0, 0)),
+            (3600.0, Book(2), Until(4500.0, 8)),
+            (3600.0, TakeBack, Left(0)),
+            (3600.0, Ask(1), Until(4500.0, 0)),
             (5000.0, Drain, Left(0)),
             (5000.0, Ask(1), Until(6000.0, 0)),
             (6000.0, Ask(10), Granted(0)),
@@ -267,9 +267,9 @@ pub(super) fn a_sliding_counter_weighs_the_last_window() {
             (1500.0, Ask(6), Until(2200.0, 0)),
             (2200.0, Ask(6), Granted(0)),
             (4500.0, Ask(10), Granted(0)),
-            (4600.0, Book(1), Until(5600.0, 0)),
-            (4600.0, TakeBack, Left(0)),
-            (4600.0, Ask(1), Until(5600.0, 0)),
+            (4700.0, Book(1), Until(5600.0, 0)),
+            (4700.0, TakeBack, Left(0)),
+            (4700.0, Ask(1), Until(5600.0, 0)),
             (8000.0, Drain, Left(0)),
             (8000.0, Ask(1), Until(8100.0, 0)),
             (8500.0, Ask(5), Granted(0)),
@@ -385,13 +385,13 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
             (100.0, Ask(1), Until(1000.0, 0)),
             (1000.0, Ask(6), Granted(0)),
             (1000.0, Ask(1), Until(1115.625, 0)),
-            (1116.0, Ask(1), Granted(0)),
-            // It was not there either: nothing counts it, and it is missing with the other three.
-            (1120.0, Declined(1_000), Left(0)),
-            (1120.0, Ask(1), Until(2000.0, 0)),
+            (1132.0, Ask(1), Granted(1)),
+            // It was not there either, nor was the other one that had returned: all four are missing again.
+            (1136.0, Declined(1_000), Left(0)),
+            (1136.0, Ask(1), Until(2000.0, 0)),
             (2000.0, Ask(6), Granted(0)),
-            (2000.0, Ask(1), Until(2135.625, 0)),
-            (2182.5, Ask(4), Granted(0)),
+            (2000.0, Ask(1), Until(2151.625, 0)),
+            (2198.5, Ask(4), Granted(0)),
         ],
     );
     play(
@@ -404,6 +404,33 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
             (1000.0, Ask(1), Granted(3)),
             (1010.0, Declined(1_000), Left(0)),
             (1999.0, Ask(1), Until(2000.0, 0)),
+        ],
+    );
+    // The margin is for what the service has not seen yet, and so not for its own wait.
+    play(
+        &[Limit::sliding_log(ten_a_second()).jitter_margin(ms(100))],
+        &[
+            (0.0, Ask(6), Granted(4)),
+            (100.0, Refused(1_000), Left(0)),
+            (1100.0, Ask(6), Granted(0)),
+            (1100.0, Ask(1), Until(1115.625, 0)),
+        ],
+    );
+}
+
+#[test]
+pub(super) fn a_sliding_log_keeps_what_has_come_free_since_a_refused_call_was_sent() {
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(5), Granted(5)),
+            (500.0, Ask(5), Granted(0)),
+            (1000.0, Ask(5), Granted(0)),
+            // The other five have left since: of them it says nothing.
+            (1600.0, Declined(1_000), Left(5)),
+            (1600.0, Ask(6), Until(2600.0 + 12.5, 5)),
+            (1600.0, Ask(5), Granted(0)),
+            (1600.0, Ask(1), Until(2600.0, 0)),
         ],
     );
 }

@@ -47,6 +47,8 @@ pub(super) struct State {
     pub(super) known: Option<Known>,
     pub(super) fates: Fates,
     pub(super) declined: Fates,
+    /// Soft 429s of which Redis was not told yet: when the last of their calls was sent, and the longest wait.
+    pub(super) untold_429: Option<(u64, u64)>,
     /// What others have not been told of the pause, for Redis was away.
     pub(super) unsaid: Option<What>,
     /// Since when what is found in Redis is to be drained first: calls went by a local share while it was away, or

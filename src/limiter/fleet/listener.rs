@@ -17,7 +17,9 @@ impl Listener for Fleet {
     fn news(&self, news: &News) {
         let (name, from) = match news {
             News::Pause { key, .. } | News::Seats { key, .. } => (key, None),
-            News::Throttled { key, session } | News::Answered { key, session, .. } => (key, Some(session)),
+            News::Throttled { key, session, .. } | News::Answered { key, session, .. } => {
+                (key, Some(session))
+            }
             News::Workers { .. } => return,
         };
         if from.is_some_and(|session| **session == *self.worker.session) {
@@ -31,11 +33,11 @@ impl Listener for Fleet {
                 key.state.lock().pause(until, Some(generation));
                 self.share.pause(&key.key, for_us);
             }
-            News::Throttled { .. } => {
+            News::Throttled { sent_ago_us, .. } => {
                 let now = clock::now_us();
                 key.state.lock().throttled(now);
                 let Some(plan) = self.keys.lock().plan() else { return };
-                plan.shared.answers.throttled_elsewhere(&key.key, now);
+                plan.shared.answers.throttled_elsewhere(&key.key, now.saturating_sub(sent_ago_us), now);
             }
             News::Answered { sent_ago_us, .. } => {
                 let Some(plan) = self.keys.lock().plan() else { return };

@@ -161,10 +161,10 @@ impl Share {
     }
 
     /// The service refused a call: nothing of this process's part stays saved up.
-    pub(super) fn refused(&self, key: &str, wait_us: u64) {
+    pub(super) fn refused(&self, key: &str, sent: u64, wait_us: u64) {
         let part = self.part.lock().clone();
         if let Some(part) = part {
-            part.limiter.change(key, |store, part| store.refused(part, wait_us));
+            part.limiter.change(key, |store, part| store.refused(part, sent, wait_us));
         }
     }
 

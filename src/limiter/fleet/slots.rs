@@ -7,7 +7,7 @@ use super::known::Known;
 use super::line::{Asked, Line, Slot, Told, covers};
 use super::replay::{self, Snapshots};
 use super::seated::seat_labels;
-use crate::algorithm::{Costs, NEVER};
+use crate::algorithm::{AHEAD_US, Costs, NEVER};
 use crate::clock;
 use crate::limit::Margin;
 use crate::limiter::{Plan, RefusedKind};
@@ -17,7 +17,7 @@ use crate::store::redis::wire::{Ended, Reply, ReplyPart};
 /// How long after it was due a slot that was left behind is still good: no longer than a timer may wake late.
 const LATE_US: u64 = 5_000;
 /// A caller whose slot lies further ahead than anyone books asks again so long before it, at random.
-const ASK_AGAIN_US: (u64, u64) = (500_000, 1_000_000);
+const ASK_AGAIN_US: (u64, u64) = (AHEAD_US / 2, AHEAD_US);
 
 /// What Redis charged, and for when: on its clock, and `due` on this process's.
 pub(super) struct Booking<'a> {

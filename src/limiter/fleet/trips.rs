@@ -281,13 +281,19 @@ impl Fleet {
         margin: Margin,
         what: What,
     ) -> Result<(), Away> {
-        let (names, declined) = {
+        let (what, names, declined) = {
             let mut state = key.state.lock();
-            let declined = match what {
-                What::Throttled { .. } => state.declined.take(plan, clock::now_us()),
-                _ => Vec::new(),
+            let (what, declined) = match what {
+                What::Throttled { .. } => {
+                    // All that are known by now go in one.
+                    let Some((sent, wait_us)) = state.untold_429.take() else { return Ok(()) };
+                    let now = clock::now_us();
+                    let sent_ago_us = now.saturating_sub(sent);
+                    (What::Throttled { sent_ago_us, wait_us }, state.declined.take(plan, now))
+                }
+                what => (what, Vec::new()),
             };
-            (state.names(self.hub.prefix(), &self.policy, key, plan), declined)
+            (what, state.names(self.hub.prefix(), &self.policy, key, plan), declined)
         };
         let (worker, rules) = (&self.worker, &plan.rules);
         let change = Change { now: None, worker, rules, margin, names: &names, what, declined: &declined };
@@ -314,9 +320,15 @@ impl Fleet {
                 key.state.lock().resume();
                 self.share.pause(&key.key, 0);
             }
-            What::Throttled { wait_us } => {
-                key.state.lock().throttled(clock::now_us());
-                self.share.refused(&key.key, wait_us);
+            What::Throttled { sent_ago_us, wait_us } => {
+                let now = clock::now_us();
+                let sent = now.saturating_sub(sent_ago_us);
+                let mut state = key.state.lock();
+                state.throttled(now);
+                let untold = state.untold_429.get_or_insert_default();
+                *untold = (untold.0.max(sent), untold.1.max(wait_us));
+                drop(state);
+                self.share.refused(&key.key, sent, wait_us);
             }
             What::Drain | What::Answered { .. } => {}
         }

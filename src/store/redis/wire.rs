@@ -48,8 +48,8 @@ pub(crate) struct Worker {
 pub(crate) enum News {
     /// The pause of that key (its `Names::pause`), and how long it still lasts; 0 when it was ended.
     Pause { key: String, for_us: u64, generation: u64 },
-    /// A call of that session was answered with a soft 429, under the key whose pause that is.
-    Throttled { key: String, session: String },
+    /// A call of that session, sent so long ago, was answered with a soft 429, under the key whose pause that is.
+    Throttled { key: String, sent_ago_us: u64, session: String },
     /// A call of that session, sent so long ago, was answered well.
     Answered { key: String, sent_ago_us: u64, session: String },
     /// Seats were handed to this session, under the limit whose seats live at that key (`Names::limits[i]`).
@@ -130,7 +130,7 @@ impl News {
         let key = words.next()?.to_owned();
         let session = second.to_owned();
         match kind {
-            "t" => return Some(News::Throttled { key, session }),
+            "t" => return Some(News::Throttled { key, sent_ago_us: first, session }),
             "a" => return Some(News::Answered { key, sent_ago_us: first, session }),
             _ => {}
         }

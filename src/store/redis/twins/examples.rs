@@ -125,7 +125,7 @@ impl Story<'_> {
             Step::Drain | Step::Refused(_) | Step::Declined(_) => {
                 let what = match step {
                     Step::Refused(wait_ms) | Step::Declined(wait_ms) => {
-                        What::Throttled { wait_us: wait_ms * 1_000 }
+                        What::Throttled { sent_ago_us: 0, wait_us: wait_ms * 1_000 }
                     }
                     _ => What::Drain,
                 };

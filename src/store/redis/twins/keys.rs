@@ -213,7 +213,11 @@ fn a_pause_is_told_to_everyone_and_so_is_what_a_row_is_made_of() {
         let payload = redis::from_redis_value::<Vec<u8>>(message[2].clone()).expect("bytes");
         News::read(&payload).expect("news of ours")
     };
-    let News::Throttled { key, session } = told(What::Throttled { wait_us: 7 }) else { panic!("of a 429") };
+    let News::Throttled { key, sent_ago_us: 5, session } =
+        told(What::Throttled { sent_ago_us: 5, wait_us: 7 })
+    else {
+        panic!("of a 429")
+    };
     assert_eq!((key, &*session), (names.pause.clone(), "w"));
     let paused = What::Pause { for_us: 3_000_000, probe_every_us: 1_000_000 };
     // Until one call may probe.

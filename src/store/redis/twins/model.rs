@@ -396,13 +396,16 @@ impl Model {
         let rules = change.rules.of(change.margin).iter().zip(change.rules.of(Margin::Default));
         for (i, (rule, wide)) in rules.enumerate().filter(|(_, (rule, _))| !rule.is_seats()) {
             let mut open = self.find([rule, wide], &change.names.limits[i], now);
+            let mut sent = None;
             for call in change.declined {
                 let (slot, units) = (call.slot, call.costs[i]);
                 open.dirty |= rule.declined(&mut open.state, now, slot, units);
+                sent = sent.max((units > 0).then_some(slot));
             }
-            if let (Rule::SlidingLog(_) | Rule::Window(_), What::Throttled { wait_us }) = (rule, change.what)
+            if let (Rule::SlidingLog(_) | Rule::Window(_), What::Throttled { wait_us, .. }) =
+                (rule, change.what)
             {
-                rule.refused(&mut open.state, now, wait_us);
+                rule.refused(&mut open.state, now, sent.unwrap_or(now), wait_us);
                 open.dirty = true;
             } else if open.state.tail() == now {
                 open.state = rule.drained(&open.state, now);

@@ -352,7 +352,10 @@ impl<'a> Walk<'a> {
                 probe_every_us: self.rng.choice([NEVER, 1_000, 100_000, 3_600_000_000]).unwrap(),
             },
             2 => What::Drain,
-            3 => What::Throttled { wait_us: self.rng.choice([0, 1, 200_000, 1_000_000]).unwrap() },
+            3 => What::Throttled {
+                sent_ago_us: self.rng.choice([0, 1, 100_000]).unwrap(),
+                wait_us: self.rng.choice([0, 1, 200_000, 1_000_000]).unwrap(),
+            },
             4 => What::Resume,
             _ => What::Answered { sent_ago_us: self.rng.choice([0, 1, 100_000]).unwrap() },
         };

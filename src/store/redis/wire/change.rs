@@ -55,8 +55,9 @@ pub(crate) enum What {
     Pause { for_us: u64, probe_every_us: u64 },
     /// Empties what is not booked ahead.
     Drain,
-    /// A call was answered with a soft 429 that asks for so long a wait: nothing stays saved up. Everyone is told.
-    Throttled { wait_us: u64 },
+    /// A call, sent so long ago, was answered with a soft 429 that asks for so long a wait: nothing stays saved up.
+    /// Everyone is told.
+    Throttled { sent_ago_us: u64, wait_us: u64 },
     /// An operator ends the pause.
     Resume,
     /// A call, sent so long ago, was answered well: ends the pause if it was its probe. Everyone is told.
@@ -119,7 +120,7 @@ impl Change<'_> {
         let (what, us, every_us) = match self.what {
             What::Pause { for_us, probe_every_us } => ("pause", for_us, probe_every_us),
             What::Drain => ("drain", 0, 0),
-            What::Throttled { wait_us } => ("throttled", wait_us, 0),
+            What::Throttled { sent_ago_us, wait_us } => ("throttled", sent_ago_us, wait_us),
             What::Resume => ("resume", 0, 0),
             What::Answered { sent_ago_us } => ("answered", sent_ago_us, 0),
         };

@@ -58,7 +58,7 @@ local function drain()
       if units > 0 then sent = max(sent or 0, slot) end
     end
     if what == 'throttled' and kind.refused then
-      limit.state, limit.dirty = kind.refused(limit.rule, limit.state, now, sent or now, every_us), true
+      limit.state, limit.dirty = kind.refused(limit.rule, limit.state, now, sent or less(now, us), every_us), true
     elseif limit.state[kind.tail] == now then
       limit.state, limit.dirty = kind.drained(limit.rule, limit.state, now), true
     end

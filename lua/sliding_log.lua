@@ -17,6 +17,8 @@ local function sliding_log()
   local CHUNK = 4000
   -- Instants in a margin to which calls are moved: those of one burst meet, however many answers tell of them.
   local GRAINS = 32
+  -- The longest wait after which a refused call comes again while others go on.
+  local SOFT_WAIT_US = 1000000
   -- What is missing after a refusal returns over such a part of a window.
   local RETURNS = 16
   -- Among so many of the newest entries is one looked for, in memory.
@@ -364,7 +366,7 @@ local function sliding_log()
     local left, over_us = less(rule.n, used - units), floor(rule.window_us / RETURNS)
     if missing == 0 then state.spread_us = over_us end
     -- A refusal says next for how long; until then as if it asked for no wait.
-    state.spread_at = max(state.spread_at, less(now + over_us, for_us))
+    state.spread_at = max(state.spread_at, less(now + over_us, rule.window_us + state.moved_us))
     state.spread = max(min(max(missing + units, before), left), missing)
     -- None of it has returned by now.
     state.spread_us = min(state.spread_us, state.spread_at + for_us - now)
@@ -375,18 +377,19 @@ local function sliding_log()
   -- before that, and returns evenly over a part of a window. What came free since it was sent is there; what has returned
   -- of what was missing is not, but for what calls up to this one took.
   function log.refused(rule, state, now, sent, wait_us)
-    -- Entries that counted longer ago may be dropped.
+    -- What was used when it was sent, and is no longer, says nothing of now. Of longer ago not all is kept.
+    if sent + counts_us(rule, state) <= now then sent = now end
     sent = min(max(sent, less(now, rule.ahead_us)), now)
     local missing, before = missing_of(rule, state, now)
     local left = less(rule.n, counted(rule, state, now, sent))
     local left_then = less(rule.n, counted(rule, state, sent, sent))
-    local over_us = floor(rule.window_us / RETURNS)
+    -- Where it asks for no wait nothing says when, and it is asked less often.
+    local over_us = wait_us > 0 and floor(rule.window_us / RETURNS) or rule.window_us
     state.spread = max(missing, left, min(before, left_then))
     state.spread_since = now
-    -- A later end than any wait makes is one of before a clock was set back.
-    state.spread_at = max(
-      min(state.spread_at, now + rule.ahead_us), less(now + wait_us + over_us, counts_us(rule, state))
-    )
+    -- A later end than any wait makes is one of before a clock was set back. A reader may have no margin.
+    local ends = less(now + wait_us + over_us, rule.window_us + state.moved_us)
+    state.spread_at = max(min(state.spread_at, now + SOFT_WAIT_US), ends)
     state.spread_us = over_us
     state.tail = max(state.ats[#state.ats] or 0, now)
     forget_moved(rule, state, now)

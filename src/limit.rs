@@ -183,8 +183,8 @@ impl Limit {
     /// The sliding log: never more than the rate's units in any period, exactly. Keeps the time of each
     /// admission, up to one for each unit of the rate. Where a service refuses a client's call with a 429, it counts
     /// none of it, and what the log had left when that was sent counts as missing until the wait that it asks for is
-    /// over, and returns within a sixteenth of a period: a belief in more than there is costs a few refusals in each
-    /// period.
+    /// over, and returns within a sixteenth of a period; where it asks for none, evenly over a period. A belief in more
+    /// than there is costs a few refusals in each period.
     pub fn sliding_log(rate: Rate) -> Self {
         Self::of(Kind::SlidingLog(rate))
     }

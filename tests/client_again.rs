@@ -1,6 +1,9 @@
 //! What is not sent again although its answer asks for it, and when the rest is.
 #![cfg(feature = "client")]
 
+#[cfg(feature = "redis")]
+#[path = "kit/redis_process.rs"]
+mod redis_process;
 mod support;
 
 use std::time::Duration;
@@ -59,6 +62,37 @@ async fn callers_do_not_come_back_in_step_once_their_waits_are_the_longest() {
     let gaps = service.gaps();
     let distinct = gaps.iter().collect::<std::collections::BTreeSet<_>>();
     assert!(gaps.len() == 29 && distinct.len() > 20, "{gaps:?}");
+}
+
+/// Where all who come back stand in one queue, what the service asks for is the wait, however often it was refused.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn in_a_shared_queue_a_call_that_is_refused_again_waits_as_long_as_it_is_asked_to() {
+    use support::{Reply, ms};
+
+    let redis = redis_process::RedisProcess::start();
+    let shared = || Some(store::Redis::new(redis.url()).expect("a good URL"));
+    let six_refusals = |name: &'static str, store: Option<store::Redis>, refused: fn() -> Reply| async move {
+        let service = Service::new(move |n, _| if n < 6 { refused() } else { reply(200) });
+        let retry = Retry::default().throttle_backoff(Backoff::new(ms(20), secs(10)));
+        let builder = new().policy(Policy::new(name).limit("1000/s")).retry(retry);
+        let client = service.client(match store {
+            Some(store) => builder.store(store),
+            None => builder,
+        });
+        assert_eq!(client.get(URL).send().await.expect("a response").status(), 200);
+        service.gaps().into_iter().sum::<Duration>()
+    };
+    let asks = || reply(429).header("retry-after-ms", "60");
+    let (in_order, alone, unasked) = tokio::join!(
+        six_refusals("in order", shared(), asks),
+        six_refusals("alone", None, asks),
+        six_refusals("unasked", shared(), || reply(429)),
+    );
+    let doubled = ms(20 + 40 + 80 + 160 + 320 + 640);
+    assert!(in_order >= 6 * ms(60), "{in_order:?}");
+    assert!(in_order * 2 < alone, "{in_order:?} beside {alone:?}");
+    assert!(alone >= doubled && unasked >= doubled, "{alone:?}, {unasked:?}");
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ use crate::limit::{MAX_EXACT, Rate};
 const GRAINS: u64 = 32;
 /// Among so many of the newest entries is one looked for: its twin has them in memory for that.
 const NEWEST: usize = 256;
+/// The longest wait after which a refused call comes again while others go on.
+const SOFT_WAIT_US: u64 = 1_000_000;
 /// What is missing after a refusal returns over such a part of a window.
 const RETURNS: u64 = 16;
 
@@ -296,7 +298,7 @@ impl SlidingLog {
         let (left, over_us) = (self.n.saturating_sub(used - units), self.window_us / RETURNS);
         let window_us = if missing > 0 { state.spread.window_us } else { over_us };
         // A refusal says next for how long; until then as if it asked for no wait.
-        let at = state.spread.at.max((now + over_us).saturating_sub(counts_us));
+        let at = state.spread.at.max((now + over_us).saturating_sub(self.window_us + state.moved_us));
         let units = (missing + units).max(before).min(left).max(missing);
         // None of it has returned by now.
         let window_us = window_us.min(at + counts_us - now);
@@ -308,19 +310,18 @@ impl SlidingLog {
     /// before that, and returns evenly over a part of a window. What came free since it was sent is there; what has
     /// returned of what was missing is not, but for what calls up to this one took.
     pub(crate) fn refused(&self, state: &State, now: u64, sent: u64, wait_us: u64) -> State {
-        // Entries that counted longer ago may be dropped.
+        // What was used when it was sent, and is no longer, says nothing of now. Of longer ago not all is kept.
+        let sent = if sent + self.counts_us(state) <= now { now } else { sent };
         let sent = sent.clamp(now.saturating_sub(self.ahead_us), now);
         let (missing, before) = self.missing(state, now);
         let [left, left_then] =
             [now, sent].map(|until| self.n.saturating_sub(self.counted(state, until, sent)));
         let units = missing.max(left).max(before.min(left_then));
-        let over_us = self.window_us / RETURNS;
-        // A later end than any wait makes is one of before a clock was set back.
-        let at = state
-            .spread
-            .at
-            .min(now + self.ahead_us)
-            .max((now + wait_us + over_us).saturating_sub(self.counts_us(state)));
+        // Where it asks for no wait nothing says when, and it is asked less often.
+        let over_us = if wait_us > 0 { self.window_us / RETURNS } else { self.window_us };
+        // A later end than any wait makes is one of before a clock was set back. A reader may have no margin.
+        let ends = (now + wait_us + over_us).saturating_sub(self.window_us + state.moved_us);
+        let at = state.spread.at.min(now + SOFT_WAIT_US).max(ends);
         self.with_spread(state, Spread { units, since: now, at, window_us: over_us })
     }
 

@@ -202,6 +202,7 @@ const TABLES: &[fn()] = &[
     alone::a_sliding_log_drained_twice_gives_nothing_back_after_a_correction_above_it,
     alone::a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call_may_come_again,
     alone::a_sliding_log_keeps_what_has_come_free_since_a_refused_call_was_sent,
+    alone::a_sliding_log_has_nothing_left_after_a_429_that_took_longer_than_its_window,
     alone::a_sliding_log_lasts_longer_by_its_margin,
     alone::a_sliding_log_counts_a_call_from_when_it_had_arrived,
     new_numbers::a_larger_burst_is_what_it_was_and_the_difference,

@@ -160,7 +160,8 @@ impl Retry {
     /// The backoff after throttles: 0.5 s, doubling to 30 s by default. With jitter a wait is its step and
     /// up to half of it more, within the longest: a service that is out of budget is never called sooner than that,
     /// whether it states a wait of nothing or none at all. Where steps would be longer than the longest, the last third
-    /// of that is jitter.
+    /// of that is jitter. Where the limits are shared in Redis all who come back stand in one queue: there is no jitter,
+    /// and where the service states a wait, no doubling.
     pub fn throttle_backoff(mut self, backoff: Backoff) -> Self {
         self.throttle = backoff;
         self
@@ -333,6 +334,13 @@ impl Retry {
         if server > self.max_server_wait {
             return Err(Stop::WaitTooLong);
         }
+        // All who come back stand in one queue, which paces them, and a row of 429s holds everyone: what is refused
+        // again is put off by as much as the service asks, not by more each time.
+        let is_in_order = call.is_in_order();
+        let number = match fault {
+            Fault::Throttled if is_in_order && !server.is_zero() => 1,
+            _ => number,
+        };
         let (own, least) = match fault {
             Fault::Throttled => (&self.throttle, self.throttle.least_after_throttle(number)),
             Fault::Transient => (&self.transient, self.transient.least_after_transient(number)),
@@ -340,10 +348,11 @@ impl Retry {
         let (step, backoff, jitter) = {
             let rng = &mut *self.rng.lock();
             let backoff = match fault {
+                Fault::Throttled if is_in_order => least,
                 Fault::Throttled => own.after_throttle(number, rng),
                 Fault::Transient => own.after_transient(number, rng),
             };
-            let spread = self.spread.unwrap_or(if call.is_in_order() { Spread::NONE } else { Spread::USUAL });
+            let spread = self.spread.unwrap_or(if is_in_order { Spread::NONE } else { Spread::USUAL });
             (own.step(number), backoff, spread.of(server, rng))
         };
         // The longer decides.

@@ -406,14 +406,26 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
             (1999.0, Ask(1), Until(2000.0, 0)),
         ],
     );
-    // The margin is for what the service has not seen yet, and so not for its own wait.
+    // It asks for no wait: what is missing returns evenly over a period.
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(6), Granted(4)),
+            (100.0, Refused(0), Left(0)),
+            (100.0, Ask(1), Until(350.0, 0)),
+            (350.0, Ask(1), Granted(0)),
+            (1000.0, Ask(8), Granted(0)),
+        ],
+    );
+    // The margin is for what the service may not have seen yet: once it is known when a call had, not for its own wait.
     play(
         &[Limit::sliding_log(ten_a_second()).jitter_margin(ms(100))],
         &[
             (0.0, Ask(6), Granted(4)),
+            (0.0, Answered, Left(4)),
             (100.0, Refused(1_000), Left(0)),
-            (1100.0, Ask(6), Granted(0)),
-            (1100.0, Ask(1), Until(1115.625, 0)),
+            (1010.0, Ask(6), Granted(0)),
+            (1010.0, Ask(1), Until(1115.625, 0)),
         ],
     );
 }
@@ -431,6 +443,19 @@ pub(super) fn a_sliding_log_keeps_what_has_come_free_since_a_refused_call_was_se
             (1600.0, Ask(6), Until(2600.0 + 12.5, 5)),
             (1600.0, Ask(5), Granted(0)),
             (1600.0, Ask(1), Until(2600.0, 0)),
+        ],
+    );
+}
+
+#[test]
+pub(super) fn a_sliding_log_has_nothing_left_after_a_429_that_took_longer_than_its_window() {
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(10), Granted(0)),
+            (1200.0, Declined(1_000), Left(0)),
+            (1200.0, Ask(1), Until(2206.25, 0)),
+            (2262.5, Ask(10), Granted(0)),
         ],
     );
 }

@@ -402,10 +402,11 @@ impl Model {
                 open.dirty |= rule.declined(&mut open.state, now, slot, units);
                 sent = sent.max((units > 0).then_some(slot));
             }
-            if let (Rule::SlidingLog(_) | Rule::Window(_), What::Throttled { wait_us, .. }) =
+            if let (Rule::SlidingLog(_) | Rule::Window(_), What::Throttled { sent_ago_us, wait_us }) =
                 (rule, change.what)
             {
-                rule.refused(&mut open.state, now, sent.unwrap_or(now), wait_us);
+                let sent = sent.unwrap_or(now.saturating_sub(sent_ago_us));
+                rule.refused(&mut open.state, now, sent, wait_us);
                 open.dirty = true;
             } else if open.state.tail() == now {
                 open.state = rule.drained(&open.state, now);

@@ -343,14 +343,17 @@ local function sliding_log()
     return counted(rule, state, EXACT, now)
   end
 
-  -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, or over what is
-  -- missing already, in place of what an earlier drain left, and no less and no sooner than that: a correction may have
-  -- taken more than N.
+  -- The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of what an
+  -- earlier drain left: no less than that, for a correction may have taken more than N, and none of it sooner.
   function log.drained(rule, state, at)
     local before = missing_of(rule, state, at)
-    state.spread_us = before > 0 and min(state.spread_us, rule.window_us) or rule.window_us
-    state.spread = max(less(rule.n, entered(rule, state, at)), before)
-    state.spread_since, state.spread_at, state.tail = at, max(state.spread_at, at), at
+    local units = max(less(rule.n, entered(rule, state, at)), before)
+    local ends, over_us = max(state.spread_at, at), rule.window_us
+    if before > 0 then
+      local left_us = min(state.spread_us, state.spread_at + counts_us(rule, state) - at)
+      over_us = min(over_us, (multiply_divide(ends - state.spread_at + left_us, units, before)))
+    end
+    state.spread, state.spread_us, state.spread_since, state.spread_at, state.tail = units, over_us, at, ends, at
     forget_moved(rule, state, at)
     return state
   end
@@ -387,12 +390,13 @@ local function sliding_log()
     local over_us = wait_us > 0 and floor(rule.window_us / RETURNS) or rule.window_us
     state.spread = max(missing, left, min(before, left_then))
     state.spread_since = now
-    -- A later end than any wait makes is one of before a clock was set back. A reader may have no margin.
-    local ends = less(now + wait_us + over_us, rule.window_us + state.moved_us)
-    state.spread_at = max(min(state.spread_at, now + SOFT_WAIT_US), ends)
+    -- A later end than any wait makes is one of before a clock was set back.
+    local at = min(state.spread_at, now + SOFT_WAIT_US)
     state.spread_us = over_us
     state.tail = max(state.ats[#state.ats] or 0, now)
     forget_moved(rule, state, now)
+    -- A reader may have no margin.
+    state.spread_at = max(at, less(now + wait_us + over_us, rule.window_us + state.moved_us))
     return state
   end
 

@@ -147,7 +147,7 @@ async fn after_a_soft_429_what_was_booked_of_a_log_lapses() {
     assert!(went.lock().iter().all(|at| *at >= start + ms(1_000)), "until the hundred are over");
     // Of those that were booked ahead some thirty would go after this.
     let late = went.lock().iter().filter(|at| **at > told + ms(60)).count();
-    assert!(late <= 10, "{late} of {} went by slots from before", count());
+    assert!(late <= 15, "{late} of {} went by slots from before", count());
     for caller in callers {
         caller.await.expect("no caller panics");
     }

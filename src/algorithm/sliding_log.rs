@@ -275,14 +275,19 @@ impl SlidingLog {
         }
     }
 
-    /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, or over what is
-    /// missing already, in place of what an earlier drain left, and no less and no sooner than that: a
-    /// correction may have taken more than N.
+    /// The entries stay, and what they leave of N is spread evenly over the window that ends at `at`, in place of what an
+    /// earlier drain left: no less than that, for a correction may have taken more than N, and none of it sooner.
     pub(crate) fn drained(&self, state: &State, at: u64) -> State {
         let before = self.spread(state, at);
         let units = self.n.saturating_sub(self.entered(state, at)).max(before);
-        let window_us = if before > 0 { state.spread.window_us.min(self.window_us) } else { self.window_us };
-        self.with_spread(state, Spread { units, since: at, at: state.spread.at.max(at), window_us })
+        let (ends, mut window_us) = (state.spread.at.max(at), self.window_us);
+        if before > 0 {
+            let left_us = state.spread.window_us.min(state.spread.at + self.counts_us(state) - at);
+            let over_us =
+                u128::from(ends - state.spread.at + left_us) * u128::from(units) / u128::from(before);
+            window_us = over_us.min(u128::from(window_us)) as u64;
+        }
+        self.with_spread(state, Spread { units, since: at, at: ends, window_us })
     }
 
     /// The service refused what was charged at `slot`, so it counts none of it: as much is missing instead, unless it
@@ -319,10 +324,13 @@ impl SlidingLog {
         let units = missing.max(left).max(before.min(left_then));
         // Where it asks for no wait nothing says when, and it is asked less often.
         let over_us = if wait_us > 0 { self.window_us / RETURNS } else { self.window_us };
-        // A later end than any wait makes is one of before a clock was set back. A reader may have no margin.
-        let ends = (now + wait_us + over_us).saturating_sub(self.window_us + state.moved_us);
-        let at = state.spread.at.min(now + SOFT_WAIT_US).max(ends);
-        self.with_spread(state, Spread { units, since: now, at, window_us: over_us })
+        // A later end than any wait makes is one of before a clock was set back.
+        let at = state.spread.at.min(now + SOFT_WAIT_US);
+        let mut refused = self.with_spread(state, Spread { units, since: now, at, window_us: over_us });
+        // A reader may have no margin.
+        let ends = (now + wait_us + over_us).saturating_sub(self.window_us + refused.moved_us);
+        refused.spread.at = at.max(ends);
+        refused
     }
 
     fn with_spread(&self, state: &State, spread: Spread) -> State {

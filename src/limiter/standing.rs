@@ -47,7 +47,8 @@ impl Limiter {
     /// well. In spite of it one call an hour goes, to find out whether it is over. Any other throttling answer leaves
     /// the key open, but nothing saved up, and what was booked ahead is booked anew; of a sliding log what was left when
     /// the call was sent is missing until the wait that it asks for is over, and returns within a sixteenth of a period
-    /// (evenly over one where it asks for none). One that forbids another try and names no wait, as of an account that is used up, changes nothing.
+    /// (evenly over one where it asks for none). One that forbids another try and names no wait, as of an account that
+    /// is used up, changes nothing.
     ///
     /// It follows another one if that was the last answer and known when the call was sent. Where several processes
     /// share the budgets in Redis, the answers of all count, as far as they are heard of; there it must have been sent

@@ -406,6 +406,17 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
             (1999.0, Ask(1), Until(2000.0, 0)),
         ],
     );
+    // A pause ends while something is missing still: all of it returns evenly over a period, as after any other.
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(6), Granted(4)),
+            (100.0, Refused(1_000), Left(0)),
+            (1150.0, Drain, Left(0)),
+            (1150.0, Ask(1), Until(1250.0, 0)),
+            (2149.0, Ask(10), Until(2150.0, 9)),
+        ],
+    );
     // It asks for no wait: what is missing returns evenly over a period.
     play(
         &[Limit::sliding_log(ten_a_second())],

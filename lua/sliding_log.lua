@@ -6,12 +6,12 @@
 --
 -- Value: a list, oldest first. The newest element is the head: 'l', version, at (us), total (units), base (units
 -- before the first), for how long an entry counts (us); what the last drain left of the limit: units, when it was, the
--- instant at which their window ends and how long that is (us); and the widest margin by which entries were moved (us).
--- The others are at modulo 2^40 and total modulo 2^24, read as the last ones before the head's; under a head 'L' they
--- are whole.
+-- instant at which their window ends, how long that is (us), how long before it the first of them lies (us) and the
+-- instant up to which it yields to entries; and the widest margin by which entries were moved (us). The others are at
+-- modulo 2^40 and total modulo 2^24, read as the last ones before the head's; under a head 'L' they are whole.
 
 local function sliding_log()
-  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7I7I7I7I7I7', '>I5I3', '>I7I7'
+  local HEAD, NARROW, WIDE = '>BI5I7I7I7I7I7I7I7I7I7I7I7', '>I5I3', '>I7I7'
   local TIMES, TOTALS = 1099511627776, 16777216
   -- Elements of one RPUSH: Lua's stack holds about eight thousand.
   local CHUNK = 4000
@@ -20,7 +20,12 @@ local function sliding_log()
   -- The longest wait after which a refused call comes again while others go on.
   local SOFT_WAIT_US = 1000000
   -- What is missing after a refusal returns over such a part of a window.
-  local RETURNS = 16
+  local RETURNS = 32
+  -- The first of it returns sooner by so many times as long as the refused call took: by as much as the others take at
+  -- least, and half of a window at most.
+  local PROBES = 2
+  -- What lies no further apart than such a part of a window is of one burst.
+  local BURST = 8
   -- Among so many of the newest entries is one looked for, in memory.
   local NEWEST = 256
   local log = { tail = 'tail', is_list = true }
@@ -36,12 +41,14 @@ local function sliding_log()
 
   -- `ats` and `totals` are the newest entries, from `first` on; `old` elements of the list lie before them, of which
   -- `drop` are dropped and `popped` were taken back. `spread` units count as used evenly over a window of
-  -- `spread_us` that ends at `spread_at`, since a drain at `spread_since`. `moved_us` is the widest margin by which
-  -- entries were moved to when their calls had arrived; every reader adds it.
+  -- `spread_us` that ends at `spread_at`, since a drain at `spread_since`; the first of those that were refused lies
+  -- `probe_us` before that, and shows how the others would do; it leaves after what is booked up to `yields_to`.
+  -- `moved_us` is the widest margin by which entries were moved to when their calls had arrived; every reader adds it.
   local function state_of(key, base)
     return {
       key = key, old = 0, drop = 0, popped = 0, base = base, ats = {}, totals = {}, first = 1, tail = 0,
-      rewrite = true, spread = 0, spread_since = 0, spread_at = 0, spread_us = 0, moved_us = 0,
+      rewrite = true, spread = 0, spread_since = 0, spread_at = 0, spread_us = 0, probe_us = 0,
+      yields_to = 0, moved_us = 0,
     }
   end
 
@@ -50,12 +57,13 @@ local function sliding_log()
   end
 
   function log.decode(head, key)
-    local letter, version, at, total, base, by_counts_us, spread, since, spread_at, spread_us, moved_us =
-      unpack_from(HEAD, head)
+    local letter, version, at, total, base, by_counts_us, spread, since, spread_at, spread_us, probe_us, yields_to,
+      moved_us = unpack_from(HEAD, head)
     local state = state_of(key, base)
     state.version, state.by_counts_us = version, by_counts_us
     state.tail, state.spread, state.spread_since = max(at, since), spread, since
-    state.spread_at, state.spread_us, state.moved_us = spread_at, spread_us, moved_us
+    state.spread_at, state.spread_us, state.probe_us, state.yields_to = spread_at, spread_us, probe_us, yields_to
+    state.moved_us = moved_us
     -- Or nothing was admitted, or all of it taken back.
     if at > 0 then
       state.old, state.ats, state.totals = redis.call('LLEN', key) - 1, { at }, { total }
@@ -137,11 +145,28 @@ local function sliding_log()
     state.old, state.popped = state.old - missing, state.popped + missing
   end
 
+  -- How long all of the spread takes to return.
+  local function returns_us(state)
+    return state.spread_us + state.probe_us
+  end
+
+  local function in_window(state)
+    if state.probe_us > 0 then return less(state.spread, 1) end
+    return state.spread
+  end
+
   -- How many units of the spread lie in the last `age_us` before its end.
   local function spread_newer(state, age_us)
     if age_us <= 0 or state.spread == 0 then return 0 end
-    if age_us >= state.spread_us then return state.spread end
-    return (multiply_divide_up(state.spread, age_us, state.spread_us))
+    if age_us > returns_us(state) then return state.spread end
+    if age_us >= state.spread_us then return in_window(state) end
+    return (multiply_divide_up(in_window(state), age_us, state.spread_us))
+  end
+
+  -- How long before its end the unit of the spread lies that so many are newer than.
+  local function spread_age_us(state, newer)
+    if newer == in_window(state) then return returns_us(state) end
+    return (multiply_divide(newer, state.spread_us, in_window(state)))
   end
 
   -- Units up to and with the entry at `index`, and those of the spread that lie there or before.
@@ -232,7 +257,7 @@ local function sliding_log()
     if state.spread > 0 then
       -- Or a unit of the spread that lies before that entry.
       local newer = state.spread - (leave - total_before(state, last))
-      if newer >= 0 then at = min(at, state.spread_at - (multiply_divide(newer, state.spread_us, state.spread))) end
+      if newer >= 0 then at = min(at, state.spread_at - spread_age_us(state, newer)) end
     end
     return max(now, at + counts_us(rule, state))
   end
@@ -254,6 +279,7 @@ local function sliding_log()
     end
     if state.spread_at + keep_us <= at then
       state.spread, state.spread_since, state.spread_at, state.spread_us = 0, 0, 0, 0
+      state.probe_us, state.yields_to = 0, 0
     end
     forget_moved(rule, state, at)
   end
@@ -261,6 +287,12 @@ local function sliding_log()
   function log.commit(rule, state, at, cost)
     forget(rule, state, at)
     push(state, at, cost)
+    if at <= state.yields_to then
+      -- As if it took as long as the call that was refused, or twice that.
+      local margin_us = counts_us(rule, state) - rule.window_us
+      local leaves = less(at + min(margin_us, state.probe_us), margin_us)
+      state.spread_at = max(state.spread_at, leaves + returns_us(state))
+    end
   end
 
   -- The head, for others to read the log by.
@@ -354,6 +386,7 @@ local function sliding_log()
       over_us = min(over_us, (multiply_divide(ends - state.spread_at + left_us, units, before)))
     end
     state.spread, state.spread_us, state.spread_since, state.spread_at, state.tail = units, over_us, at, ends, at
+    state.probe_us, state.yields_to = 0, 0
     forget_moved(rule, state, at)
     return state
   end
@@ -367,36 +400,56 @@ local function sliding_log()
     local is_room = missing < floor(rule.n / 2) or missing > less(rule.n, used)
     if now >= slot + for_us or not is_room or not log.take_back(state, slot, units) then return false end
     local left, over_us = less(rule.n, used - units), floor(rule.window_us / RETURNS)
-    if missing == 0 then state.spread_us = over_us end
     -- A refusal says next for how long; until then as if it asked for no wait.
-    state.spread_at = max(state.spread_at, less(now + over_us, rule.window_us + state.moved_us))
-    state.spread = max(min(max(missing + units, before), left), missing)
-    -- None of it has returned by now.
-    state.spread_us = min(state.spread_us, state.spread_at + for_us - now)
+    local at = less(now + over_us, rule.window_us + state.moved_us)
+    if missing == 0 then
+      state.spread_at, state.spread_us, state.probe_us, state.yields_to = at, 0, 0, 0
+    elseif missing < before then
+      -- None of it has returned by now.
+      state.spread_us, state.probe_us = min(state.spread_us, state.spread_at + for_us - now), 0
+    end
+    state.spread, state.spread_at = max(min(max(missing + units, before), left), missing), max(state.spread_at, at)
     return true
   end
 
   -- The service refused a call that was `sent` then and asks for `wait_us`: what the entries left of N is not there
-  -- before that, and returns evenly over a part of a window. What came free since it was sent is there; what has returned
-  -- of what was missing is not, but for what calls up to this one took.
+  -- before that, and returns evenly over a part of a window, all but one unit as much later as shows how that one does.
+  -- What came free since it was sent is there; what has returned of what was missing is not, but for what calls up to
+  -- this one took.
   function log.refused(rule, state, now, sent, wait_us)
+    local took_us = less(now, sent)
     -- What was used when it was sent, and is no longer, says nothing of now. Of longer ago not all is kept.
     if sent + counts_us(rule, state) <= now then sent = now end
     sent = min(max(sent, less(now, rule.ahead_us)), now)
     local missing, before = missing_of(rule, state, now)
     local left = less(rule.n, counted(rule, state, now, sent))
     local left_then = less(rule.n, counted(rule, state, sent, sent))
+    local was, was_at, was_us, was_probe_us = state.spread, state.spread_at, state.spread_us, state.probe_us
+    local first_us = missing > 0 and spread_age_us(state, missing - 1) or 0
+    state.spread, state.spread_since = max(missing, left, min(before, left_then)), now
     -- Where it asks for no wait nothing says when, and it is asked less often.
-    local over_us = wait_us > 0 and floor(rule.window_us / RETURNS) or rule.window_us
-    state.spread = max(missing, left, min(before, left_then))
-    state.spread_since = now
-    -- A later end than any wait makes is one of before a clock was set back.
-    local at = min(state.spread_at, now + SOFT_WAIT_US)
-    state.spread_us = over_us
+    state.spread_us, state.probe_us = rule.window_us, 0
+    if wait_us > 0 then
+      state.spread_us = max(floor(rule.window_us / RETURNS), 1)
+      state.probe_us = max(min(PROBES * took_us, floor(rule.window_us / 2)), state.spread_us)
+    end
     state.tail = max(state.ats[#state.ats] or 0, now)
     forget_moved(rule, state, now)
     -- A reader may have no margin.
-    state.spread_at = max(at, less(now + wait_us + over_us, rule.window_us + state.moved_us))
+    local for_us, near_us = rule.window_us + state.moved_us, floor(rule.window_us / BURST)
+    local begins, began = less(now + wait_us, for_us), 0
+    -- A later end than any wait makes is one of before a clock was set back.
+    was_at = min(was_at, now + SOFT_WAIT_US)
+    -- None of it sooner than what was the first of it; what was only declined says nothing of when.
+    if was_probe_us == 0 then first_us = min(first_us, returns_us(state)) end
+    if was_us > 0 then began = less(was_at, first_us) end
+    -- Calls of one burst are refused one after the other, which is no news while nothing has returned.
+    local waits = was_probe_us > 0 and missing == was
+    local from = waits and began + near_us >= begins and began or max(began, begins)
+    if waits then state.probe_us = max(state.probe_us, less(was_at, was_us + from)) end
+    state.spread_at = from + returns_us(state)
+    -- What leaves at about the same time is there, and goes first.
+    state.yields_to = from + near_us
     return state
   end
 
@@ -441,7 +494,8 @@ local function sliding_log()
     local newest = #ats
     values[#values + 1] = pack(
       HEAD, state.wide and 76 or 108, version, ats[newest] or 0, totals[newest] or state.base, state.base,
-      counts_us(rule, state), state.spread, state.spread_since, state.spread_at, state.spread_us, state.moved_us
+      counts_us(rule, state), state.spread, state.spread_since, state.spread_at, state.spread_us, state.probe_us,
+      state.yields_to, state.moved_us
     )
     local from = 1
     if rewrite then

@@ -84,3 +84,30 @@ async fn what_is_booked_for_a_window_knows_how_all_calls_of_the_last_were_answer
     assert!(told >= Duration::from_secs(1), "{told:?}");
     assert!(told + MARGIN / 2 < untold, "{told:?} beside {untold:?}");
 }
+
+/// Who hears of a soft 429 books anew, and should know how everyone's calls were answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_soft_429_who_waits_tells_at_once_how_its_calls_were_answered() {
+    let redis = RedisProcess::start();
+    let service = Service::new(|n, _| match n {
+        0 => reply(429).after("1").in_time(Duration::from_millis(800)),
+        _ => reply(200),
+    });
+    let limit = Limit::sliding_log(Rate::new(4, Duration::from_secs(4)));
+    let (one, other) = (worker(&service, &redis, "soft", &limit), worker(&service, &redis, "soft", &limit));
+    let refused = tokio::spawn(one.get(URL).send());
+    while service.count() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // One more than there is room for.
+    let waiting = tokio::spawn(async move { send(&other, 4).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(service.count(), 4);
+    let before = redis.calls("mget");
+    // The change, the answers of the other worker, and its next question: none is told to ask again so early.
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    let trips = redis.calls("mget") - before;
+    assert_eq!(trips, 3);
+    refused.abort();
+    waiting.abort();
+}

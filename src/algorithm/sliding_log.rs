@@ -17,7 +17,12 @@ const NEWEST: usize = 256;
 /// The longest wait after which a refused call comes again while others go on.
 const SOFT_WAIT_US: u64 = 1_000_000;
 /// What is missing after a refusal returns over such a part of a window.
-const RETURNS: u64 = 16;
+const RETURNS: u64 = 32;
+/// The first of it returns sooner by so many times as long as the refused call took: by as much as the others take at
+/// least, and half of a window at most.
+const PROBES: u64 = 2;
+/// What lies no further apart than such a part of a window is of one burst.
+const BURST: u64 = 8;
 
 /// The numbers of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +55,8 @@ struct Entry {
     total: u64,
 }
 
-/// Units that count as used evenly over a window, since a drain.
+/// Units that count as used evenly over a window, since a drain, but for the first of those that were refused, which
+/// shows how the others would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Spread {
     units: u64,
@@ -59,6 +65,10 @@ struct Spread {
     /// When the window ends, with the last of them, and how long it is.
     at: u64,
     window_us: u64,
+    /// How long before the window the first of them lies; nothing where it lies in it.
+    probe_us: u64,
+    /// What is booked up to there leaves before the first of them.
+    yields_to: u64,
 }
 
 impl Spread {
@@ -66,9 +76,22 @@ impl Spread {
     fn newer(&self, age_us: u64) -> u64 {
         match age_us {
             0 => 0,
-            _ if age_us >= self.window_us => self.units,
-            _ => (u128::from(self.units) * u128::from(age_us)).div_ceil(u128::from(self.window_us)) as u64,
+            _ if age_us > self.returns_us() => self.units,
+            _ if age_us >= self.window_us => self.in_window(),
+            _ => {
+                let units = u128::from(self.in_window()) * u128::from(age_us);
+                units.div_ceil(u128::from(self.window_us)) as u64
+            }
         }
+    }
+
+    /// How long all of them take to return.
+    fn returns_us(&self) -> u64 {
+        self.window_us + self.probe_us
+    }
+
+    fn in_window(&self) -> u64 {
+        self.units - u64::from(self.units > 0 && self.probe_us > 0)
     }
 
     /// How many lie at an instant or before.
@@ -76,10 +99,13 @@ impl Spread {
         self.units - self.newer(self.at.saturating_sub(instant))
     }
 
-    /// How long before its end the unit of that number lies, from 1 on.
-    fn age_us(&self, number: u64) -> Option<u64> {
-        let newer = u128::from(self.units.checked_sub(number)?);
-        (newer * u128::from(self.window_us)).checked_div(u128::from(self.units)).map(|age_us| age_us as u64)
+    /// How long before its end the unit lies that so many are newer than.
+    fn age_us(&self, newer: u64) -> u64 {
+        let in_window = self.in_window();
+        if newer == in_window {
+            return self.returns_us();
+        }
+        (u128::from(newer) * u128::from(self.window_us) / u128::from(in_window)) as u64
     }
 }
 
@@ -102,14 +128,14 @@ impl State {
         if index == 0 { self.base } else { self.entries[index - 1].total }
     }
 
-    /// Instants and units, oldest first; and of what was drained the units, since when, the window's end and its
-    /// length.
+    /// Instants and units, oldest first; of what was drained the units, since when, the window's end and its length, how
+    /// long before it the first lies and what it yields to; and by how much entries were moved at most.
     #[cfg(all(test, feature = "redis"))]
-    pub(crate) fn entries(&self) -> (Vec<(u64, u64)>, [u64; 5]) {
+    pub(crate) fn entries(&self) -> (Vec<(u64, u64)>, [u64; 7]) {
         let units = |i| self.entries[i].total - self.total_before(i);
         let entries = (0..self.entries.len()).map(|i| (self.entries[i].at, units(i))).collect();
-        let Spread { units, since, at, window_us } = self.spread;
-        (entries, [units, since, at, window_us, self.moved_us])
+        let Spread { units, since, at, window_us, probe_us, yields_to } = self.spread;
+        (entries, [units, since, at, window_us, probe_us, yields_to, self.moved_us])
     }
 
     /// Which of the newest entries lies at an instant, and its units.
@@ -199,7 +225,8 @@ impl SlidingLog {
         let last = entries.partition_point(|entry| entry.total + spread.until(entry.at) < leave);
         let of_entry = entries.get(last).map_or(NEVER, |entry| entry.at + counts_us);
         // Or a unit of the spread that lies before that entry.
-        let of_spread = spread.age_us(leave - state.total_before(last));
+        let newer = spread.units.checked_sub(leave - state.total_before(last));
+        let of_spread = newer.map(|newer| spread.age_us(newer));
         now.max(
             of_spread.map_or(of_entry, |age_us| of_entry.min((spread.at + counts_us).saturating_sub(age_us))),
         )
@@ -208,6 +235,12 @@ impl SlidingLog {
     pub(crate) fn commit(&self, state: &mut State, at: u64, cost: u64) {
         self.forget(state, at);
         state.push(at, cost);
+        if at <= state.spread.yields_to {
+            // As if it took as long as the call that was refused, or twice that.
+            let margin_us = self.counts_us(state) - self.window_us;
+            let leaves = (at + margin_us.min(state.spread.probe_us)).saturating_sub(margin_us);
+            state.spread.at = state.spread.at.max(leaves + state.spread.returns_us());
+        }
     }
 
     /// Drops what nobody counts any more.
@@ -287,7 +320,7 @@ impl SlidingLog {
                 u128::from(ends - state.spread.at + left_us) * u128::from(units) / u128::from(before);
             window_us = over_us.min(u128::from(window_us)) as u64;
         }
-        self.with_spread(state, Spread { units, since: at, at: ends, window_us })
+        self.with_spread(state, Spread { units, since: at, at: ends, window_us, ..Spread::default() })
     }
 
     /// The service refused what was charged at `slot`, so it counts none of it: as much is missing instead, unless it
@@ -301,20 +334,26 @@ impl SlidingLog {
             return false;
         }
         let (left, over_us) = (self.n.saturating_sub(used - units), self.window_us / RETURNS);
-        let window_us = if missing > 0 { state.spread.window_us } else { over_us };
         // A refusal says next for how long; until then as if it asked for no wait.
-        let at = state.spread.at.max((now + over_us).saturating_sub(self.window_us + state.moved_us));
+        let at = (now + over_us).saturating_sub(self.window_us + state.moved_us);
         let units = (missing + units).max(before).min(left).max(missing);
-        // None of it has returned by now.
-        let window_us = window_us.min(at + counts_us - now);
-        state.spread = Spread { units, since: state.spread.since, at, window_us };
+        let spread = &mut state.spread;
+        if missing == 0 {
+            *spread = Spread { since: spread.since, at, ..Spread::default() };
+        } else if missing < before {
+            // None of it has returned by now.
+            (spread.window_us, spread.probe_us) = (spread.window_us.min(spread.at + counts_us - now), 0);
+        }
+        (spread.units, spread.at) = (units, spread.at.max(at));
         true
     }
 
     /// The service refused a call that was `sent` then and asks for `wait_us`: what the entries left of N is not there
-    /// before that, and returns evenly over a part of a window. What came free since it was sent is there; what has
-    /// returned of what was missing is not, but for what calls up to this one took.
+    /// before that, and returns evenly over a part of a window, all but one unit as much later as shows how that one
+    /// does. What came free since it was sent is there; what has returned of what was missing is not, but for what
+    /// calls up to this one took.
     pub(crate) fn refused(&self, state: &State, now: u64, sent: u64, wait_us: u64) -> State {
+        let took_us = now.saturating_sub(sent);
         // What was used when it was sent, and is no longer, says nothing of now. Of longer ago not all is kept.
         let sent = if sent + self.counts_us(state) <= now { now } else { sent };
         let sent = sent.clamp(now.saturating_sub(self.ahead_us), now);
@@ -323,13 +362,32 @@ impl SlidingLog {
             [now, sent].map(|until| self.n.saturating_sub(self.counted(state, until, sent)));
         let units = missing.max(left).max(before.min(left_then));
         // Where it asks for no wait nothing says when, and it is asked less often.
-        let over_us = if wait_us > 0 { self.window_us / RETURNS } else { self.window_us };
-        // A later end than any wait makes is one of before a clock was set back.
-        let at = state.spread.at.min(now + SOFT_WAIT_US);
-        let mut refused = self.with_spread(state, Spread { units, since: now, at, window_us: over_us });
+        let part_us = (self.window_us / RETURNS).max(1);
+        let (window_us, probe_us) = match wait_us {
+            0 => (self.window_us, 0),
+            _ => (part_us, (PROBES * took_us).min(self.window_us / 2).max(part_us)),
+        };
+        let spread = Spread { units, since: now, at: 0, window_us, probe_us, yields_to: 0 };
+        let (mut refused, was) = (self.with_spread(state, spread), state.spread);
         // A reader may have no margin.
-        let ends = (now + wait_us + over_us).saturating_sub(self.window_us + refused.moved_us);
-        refused.spread.at = at.max(ends);
+        let (counts_us, near_us) = (self.window_us + refused.moved_us, self.window_us / BURST);
+        let begins = (now + wait_us).saturating_sub(counts_us);
+        // A later end than any wait makes is one of before a clock was set back.
+        let was_at = was.at.min(now + SOFT_WAIT_US);
+        // None of it sooner than what was the first of it; what was only declined says nothing of when.
+        let first_us = missing.checked_sub(1).map_or(0, |newer| was.age_us(newer));
+        let first_us = if was.probe_us > 0 { first_us } else { first_us.min(spread.returns_us()) };
+        let began = if was.window_us > 0 { was_at.saturating_sub(first_us) } else { 0 };
+        // Calls of one burst are refused one after the other, which is no news while nothing has returned.
+        let waits = was.probe_us > 0 && missing == was.units;
+        let from = if waits && began + near_us >= begins { began } else { began.max(begins) };
+        let spread = &mut refused.spread;
+        if waits {
+            spread.probe_us = spread.probe_us.max(was_at.saturating_sub(was.window_us + from));
+        }
+        spread.at = from + spread.returns_us();
+        // What leaves at about the same time is there, and goes first.
+        spread.yields_to = from + near_us;
         refused
     }
 

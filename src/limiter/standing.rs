@@ -46,8 +46,8 @@ impl Limiter {
     /// everyone: for as long as it asks, else for 0.5 s, doubling with each such pause to 30 s until a call does
     /// well. In spite of it one call an hour goes, to find out whether it is over. Any other throttling answer leaves
     /// the key open, but nothing saved up, and what was booked ahead is booked anew; of a sliding log what was left when
-    /// the call was sent is missing until the wait that it asks for is over, and returns within a sixteenth of a period
-    /// (evenly over one where it asks for none). One that forbids another try and names no wait, as of an account that
+    /// the call was sent is missing until the wait that it asks for is over, and returns then, one unit first (evenly
+    /// over a period where it asks for no wait). One that forbids another try and names no wait, as of an account that
     /// is used up, changes nothing.
     ///
     /// It follows another one if that was the last answer and known when the call was sent. Where several processes

@@ -380,18 +380,71 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
         &[Limit::sliding_log(ten_a_second())],
         &[
             (0.0, Ask(6), Granted(4)),
-            // Of ten only these six were there; the other four return from 1100 on, within a sixteenth of a second.
+            // Of ten only these six were there. One of the other four returns then, and shows how the others would do,
+            // which return within the second of two 32nds of a second.
             (100.0, Refused(1_000), Left(0)),
             (100.0, Ask(1), Until(1000.0, 0)),
             (1000.0, Ask(6), Granted(0)),
-            (1000.0, Ask(1), Until(1115.625, 0)),
-            (1132.0, Ask(1), Granted(1)),
-            // It was not there either, nor was the other one that had returned: all four are missing again.
-            (1136.0, Declined(1_000), Left(0)),
-            (1136.0, Ask(1), Until(2000.0, 0)),
+            (1000.0, Ask(1), Until(1100.0, 0)),
+            (1100.0, Ask(1), Granted(0)),
+            (1100.0, Ask(1), Until(1141.667, 0)),
+            // It was not there either: all four are missing again.
+            (1104.0, Declined(1_000), Left(0)),
+            (1104.0, Ask(1), Until(2000.0, 0)),
             (2000.0, Ask(6), Granted(0)),
-            (2000.0, Ask(1), Until(2151.625, 0)),
-            (2198.5, Ask(4), Granted(0)),
+            (2000.0, Ask(1), Until(2104.0, 0)),
+            (2104.0, Ask(1), Granted(0)),
+            (2166.5, Ask(3), Granted(0)),
+        ],
+    );
+    // Calls of one burst are refused one after the other, and only the first says when; a later one says it anew.
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(6), Granted(4)),
+            (100.0, Refused(1_000), Left(0)),
+            (225.0, Refused(1_000), Left(0)),
+            (1000.0, Ask(6), Granted(0)),
+            (1000.0, Ask(1), Until(1100.0, 0)),
+            (1000.0, Refused(226), Left(0)),
+            (1000.0, Ask(1), Until(1226.0, 0)),
+        ],
+    );
+    // In a long window, too, one comes back after the wait, and who is refused then waits as long again.
+    play(
+        &[Limit::sliding_log(Rate::per_minute(10))],
+        &[
+            (0.0, Ask(1), Granted(9)),
+            (20.0, Declined(1_000), Left(0)),
+            (20.0, Ask(1), Until(1020.0, 0)),
+            (1020.0, Ask(1), Granted(0)),
+            (1040.0, Declined(1_000), Left(0)),
+            (1040.0, Ask(1), Until(3103.334, 0)),
+        ],
+    );
+    // A short wait is a wait.
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(6), Granted(4)),
+            (10.0, Ask(1), Granted(3)),
+            (20.0, Declined(90), Left(0)),
+            (20.0, Ask(1), Until(110.0, 0)),
+        ],
+    );
+    // What leaves at about the same time goes first.
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(3), Granted(7)),
+            (50.0, Ask(3), Granted(4)),
+            (1000.0, Ask(3), Granted(4)),
+            (1020.0, Refused(1_000), Left(0)),
+            (1050.0, Ask(3), Granted(0)),
+            (1200.0, Ask(1), Until(2000.0, 0)),
+            (2000.0, Ask(3), Granted(0)),
+            (2000.0, Ask(1), Until(2050.0, 0)),
+            (2050.0, Ask(4), Granted(0)),
         ],
     );
     play(
@@ -436,7 +489,7 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
             (0.0, Answered, Left(4)),
             (100.0, Refused(1_000), Left(0)),
             (1010.0, Ask(6), Granted(0)),
-            (1010.0, Ask(1), Until(1115.625, 0)),
+            (1010.0, Ask(1), Until(1100.0, 0)),
         ],
     );
 }
@@ -451,7 +504,7 @@ pub(super) fn a_sliding_log_keeps_what_has_come_free_since_a_refused_call_was_se
             (1000.0, Ask(5), Granted(0)),
             // The other five have left since: of them it says nothing.
             (1600.0, Declined(1_000), Left(5)),
-            (1600.0, Ask(6), Until(2600.0 + 12.5, 5)),
+            (1600.0, Ask(6), Until(2600.0, 5)),
             (1600.0, Ask(5), Granted(0)),
             (1600.0, Ask(1), Until(2600.0, 0)),
         ],
@@ -465,8 +518,8 @@ pub(super) fn a_sliding_log_has_nothing_left_after_a_429_that_took_longer_than_i
         &[
             (0.0, Ask(10), Granted(0)),
             (1200.0, Declined(1_000), Left(0)),
-            (1200.0, Ask(1), Until(2206.25, 0)),
-            (2262.5, Ask(10), Granted(0)),
+            (1200.0, Ask(1), Until(2200.0, 0)),
+            (2731.25, Ask(10), Granted(0)),
         ],
     );
 }

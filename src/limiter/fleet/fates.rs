@@ -45,6 +45,10 @@ impl Fates {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// All that is known, as of now; it is told once.
     pub(super) fn take(&mut self, plan: &Plan, now: u64) -> Vec<Fate> {
         let known = std::mem::take(&mut self.0).into_iter().filter(|known| known.plan == plan.id);

@@ -36,6 +36,7 @@ impl Listener for Fleet {
             News::Throttled { sent_ago_us, .. } => {
                 let now = clock::now_us();
                 key.state.lock().throttled(now);
+                self.tell_fates(&key);
                 let Some(plan) = self.keys.lock().plan() else { return };
                 plan.shared.answers.throttled_elsewhere(&key.key, now.saturating_sub(sent_ago_us), now);
             }

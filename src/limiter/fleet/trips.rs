@@ -274,6 +274,21 @@ impl Fleet {
         });
     }
 
+    /// Tells what became of calls, by which others book next, where callers wait for the same.
+    pub(super) fn tell_fates(&self, key: &Arc<Key>) {
+        let (Some(fleet), key) = (self.me.upgrade(), key.clone()) else { return };
+        let state = key.state.lock();
+        let waits = state.lines.iter().find(|line| !line.callers.is_empty() && !state.fates.is_empty());
+        let Some((plan, margin)) = waits.map(|line| (line.plan.clone(), line.margin)) else { return };
+        drop(state);
+        self.hub.spawn(async move {
+            // What was to be told meanwhile is told by the first.
+            if !key.state.lock().fates.is_empty() {
+                _ = fleet.look(&key, &plan, margin).await;
+            }
+        });
+    }
+
     pub(super) async fn change_now(
         &self,
         key: &Arc<Key>,
@@ -328,6 +343,7 @@ impl Fleet {
                 let untold = state.untold_429.get_or_insert_default();
                 *untold = (untold.0.max(sent), untold.1.max(wait_us));
                 drop(state);
+                self.tell_fates(&key);
                 self.share.refused(&key.key, sent, wait_us);
             }
             What::Drain | What::Answered { .. } => {}

@@ -38,9 +38,10 @@ impl Walk<'_> {
         }
     }
 
-    /// A log as Redis keeps it: instants and units, oldest first; and of what was drained the units,
-    /// since when, the window's end and its length.
-    fn entries(&self, name: &str) -> (Vec<(u64, u64)>, [u64; 5]) {
+    /// A log as Redis keeps it: instants and units, oldest first; of what was drained the units, since when, the
+    /// window's end and its length, how long before it the first lies and what it yields to; and by how much entries
+    /// were moved at most.
+    fn entries(&self, name: &str) -> (Vec<(u64, u64)>, [u64; 7]) {
         let elements = self.twin.ask(&format!("LRANGE {name} 0 -1"));
         let elements = redis::from_redis_value::<Vec<Vec<u8>>>(elements).expect("a list of bytes");
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -54,7 +55,7 @@ impl Walk<'_> {
         });
         let entries = entries.chain((at > 0).then_some((at, total)));
         let units = entries.scan(base, |sum, (at, total)| Some((at, total - std::mem::replace(sum, total))));
-        (units.collect(), [34, 41, 48, 55, 62].map(|i| number(&head[i..i + 7])))
+        (units.collect(), [34, 41, 48, 55, 62, 69, 76].map(|i| number(&head[i..i + 7])))
     }
 
     /// Every key expires, and when its state equals a fresh one; a log is what the other log is.

@@ -6,7 +6,7 @@
 --
 -- Value: a list, oldest first. The newest element is the head: 'l', version, at (us), total (units), base (units
 -- before the first), for how long an entry counts (us); what the last drain left of the limit: units, when it was, the
--- instant at which their window ends, how long that is (us), how long before it the first of them lies (us) and the
+-- instant at which their window ends, how long that is (us), how long before its beginning the first of them lies (us) and the
 -- instant up to which it yields to entries; and the widest margin by which entries were moved (us). The others are at
 -- modulo 2^40 and total modulo 2^24, read as the last ones before the head's; under a head 'L' they are whole.
 
@@ -19,7 +19,7 @@ local function sliding_log()
   local GRAINS = 32
   -- The longest wait after which a refused call comes again while others go on.
   local SOFT_WAIT_US = 1000000
-  -- What is missing after a refusal returns over such a part of a window.
+  -- What is missing after a refusal returns over such a part of a window, but for the first of it.
   local RETURNS = 32
   -- The first of it returns sooner by so many times as long as the refused call took: by as much as the others take at
   -- least, and half of a window at most.
@@ -288,7 +288,8 @@ local function sliding_log()
     forget(rule, state, at)
     push(state, at, cost)
     if at <= state.yields_to then
-      -- As if it took as long as the call that was refused, or twice that.
+      -- Once it is known when it arrived it leaves sooner than with its margin: as if its call took as long as the probe
+      -- waits.
       local margin_us = counts_us(rule, state) - rule.window_us
       local leaves = less(at + min(margin_us, state.probe_us), margin_us)
       state.spread_at = max(state.spread_at, leaves + returns_us(state))
@@ -400,7 +401,7 @@ local function sliding_log()
     local is_room = missing < floor(rule.n / 2) or missing > less(rule.n, used)
     if now >= slot + for_us or not is_room or not log.take_back(state, slot, units) then return false end
     local left, over_us = less(rule.n, used - units), floor(rule.window_us / RETURNS)
-    -- A refusal says next for how long; until then as if it asked for no wait.
+    -- A refusal says next for how long; until then all of it for a part of a window.
     local at = less(now + over_us, rule.window_us + state.moved_us)
     if missing == 0 then
       state.spread_at, state.spread_us, state.probe_us, state.yields_to = at, 0, 0, 0
@@ -424,12 +425,14 @@ local function sliding_log()
     local missing, before = missing_of(rule, state, now)
     local left = less(rule.n, counted(rule, state, now, sent))
     local left_then = less(rule.n, counted(rule, state, sent, sent))
-    local was, was_at, was_us, was_probe_us = state.spread, state.spread_at, state.spread_us, state.probe_us
-    local first_us = missing > 0 and spread_age_us(state, missing - 1) or 0
+    local is_told, first_us = missing > 0 and state.spread_us > 0, 0
+    if missing > 0 then first_us = spread_age_us(state, missing - 1) end
+    -- Nothing has returned since an earlier refusal said when.
+    local waits = missing > 0 and state.probe_us > 0 and missing == state.spread
     state.spread, state.spread_since = max(missing, left, min(before, left_then)), now
-    -- Where it asks for no wait nothing says when, and it is asked less often.
+    -- Where none asks for a wait nothing says when, and it is asked less often.
     state.spread_us, state.probe_us = rule.window_us, 0
-    if wait_us > 0 then
+    if wait_us > 0 or waits then
       state.spread_us = max(floor(rule.window_us / RETURNS), 1)
       state.probe_us = max(min(PROBES * took_us, floor(rule.window_us / 2)), state.spread_us)
     end
@@ -437,19 +440,25 @@ local function sliding_log()
     forget_moved(rule, state, now)
     -- A reader may have no margin.
     local for_us, near_us = rule.window_us + state.moved_us, floor(rule.window_us / BURST)
-    local begins, began = less(now + wait_us, for_us), 0
+    local begins = less(now + wait_us, for_us)
     -- A later end than any wait makes is one of before a clock was set back.
-    was_at = min(was_at, now + SOFT_WAIT_US)
-    -- None of it sooner than what was the first of it; what was only declined says nothing of when.
-    if was_probe_us == 0 then first_us = min(first_us, returns_us(state)) end
-    if was_us > 0 then began = less(was_at, first_us) end
-    -- Calls of one burst are refused one after the other, which is no news while nothing has returned.
-    local waits = was_probe_us > 0 and missing == was
-    local from = waits and began + near_us >= begins and began or max(began, begins)
-    if waits then state.probe_us = max(state.probe_us, less(was_at, was_us + from)) end
-    state.spread_at = from + returns_us(state)
-    -- What leaves at about the same time is there, and goes first.
-    state.yields_to = from + near_us
+    local was_at = min(state.spread_at, now + SOFT_WAIT_US)
+    local first = less(was_at, first_us)
+    if waits then
+      -- Calls of one burst are refused one after the other: a little later is no news.
+      local from = first + near_us >= begins and first or begins
+      state.probe_us = max(state.probe_us, less(was_at, state.spread_us + from))
+      state.spread_at = from + returns_us(state)
+    else
+      state.spread_at = begins + returns_us(state)
+      -- None of it sooner than before; what was only declined says nothing of when.
+      if is_told then
+        state.spread_at = max(state.spread_at, was_at, first + spread_age_us(state, missing - 1))
+      end
+    end
+    -- What is booked from now on and leaves at about the same time is there, and goes first.
+    state.yields_to = 0
+    if state.probe_us > 0 then state.yields_to = state.spread_at - returns_us(state) + near_us end
     return state
   end
 

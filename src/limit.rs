@@ -183,9 +183,10 @@ impl Limit {
     /// The sliding log: never more than the rate's units in any period, exactly. Keeps the time of each
     /// admission, up to one for each unit of the rate. Where a service refuses a client's call with a 429, it counts
     /// none of it, and what the log had left when that was sent counts as missing until the wait that it asks for is
-    /// over. Then one unit of it returns, and the others as soon as it would be known that a call of one is refused, or
-    /// within a sixteenth of a period; where it asks for no wait, evenly over a period. A belief in more than there is
-    /// costs about one refusal in each period.
+    /// over. Then one unit of it returns, and the others once a call of that one would have been answered: within a
+    /// sixteenth of a period where answers come fast, a little over half of one at the latest. Where it asks for no wait,
+    /// all return evenly over a period. A belief in more than there is costs about one refusal in each period, two where
+    /// there is less than half.
     pub fn sliding_log(rate: Rate) -> Self {
         Self::of(Kind::SlidingLog(rate))
     }

@@ -16,7 +16,7 @@ const GRAINS: u64 = 32;
 const NEWEST: usize = 256;
 /// The longest wait after which a refused call comes again while others go on.
 const SOFT_WAIT_US: u64 = 1_000_000;
-/// What is missing after a refusal returns over such a part of a window.
+/// What is missing after a refusal returns over such a part of a window, but for the first of it.
 const RETURNS: u64 = 32;
 /// The first of it returns sooner by so many times as long as the refused call took: by as much as the others take at
 /// least, and half of a window at most.
@@ -65,9 +65,9 @@ struct Spread {
     /// When the window ends, with the last of them, and how long it is.
     at: u64,
     window_us: u64,
-    /// How long before the window the first of them lies; nothing where it lies in it.
+    /// How long before the window's beginning the first of them lies; nothing where it lies in it.
     probe_us: u64,
-    /// What is booked up to there leaves before the first of them.
+    /// What is booked from then on up to there leaves before the first of them.
     yields_to: u64,
 }
 
@@ -236,7 +236,8 @@ impl SlidingLog {
         self.forget(state, at);
         state.push(at, cost);
         if at <= state.spread.yields_to {
-            // As if it took as long as the call that was refused, or twice that.
+            // Once it is known when it arrived it leaves sooner than with its margin: as if its call took as long as the
+            // probe waits.
             let margin_us = self.counts_us(state) - self.window_us;
             let leaves = (at + margin_us.min(state.spread.probe_us)).saturating_sub(margin_us);
             state.spread.at = state.spread.at.max(leaves + state.spread.returns_us());
@@ -334,7 +335,7 @@ impl SlidingLog {
             return false;
         }
         let (left, over_us) = (self.n.saturating_sub(used - units), self.window_us / RETURNS);
-        // A refusal says next for how long; until then as if it asked for no wait.
+        // A refusal says next for how long; until then all of it for a part of a window.
         let at = (now + over_us).saturating_sub(self.window_us + state.moved_us);
         let units = (missing + units).max(before).min(left).max(missing);
         let spread = &mut state.spread;
@@ -361,33 +362,40 @@ impl SlidingLog {
         let [left, left_then] =
             [now, sent].map(|until| self.n.saturating_sub(self.counted(state, until, sent)));
         let units = missing.max(left).max(before.min(left_then));
-        // Where it asks for no wait nothing says when, and it is asked less often.
+        let was = if missing > 0 { state.spread } else { Spread::default() };
+        // Nothing has returned since an earlier refusal said when.
+        let waits = was.probe_us > 0 && missing == was.units;
+        // Where none asks for a wait nothing says when, and it is asked less often.
         let part_us = (self.window_us / RETURNS).max(1);
         let (window_us, probe_us) = match wait_us {
-            0 => (self.window_us, 0),
+            0 if !waits => (self.window_us, 0),
             _ => (part_us, (PROBES * took_us).min(self.window_us / 2).max(part_us)),
         };
-        let spread = Spread { units, since: now, at: 0, window_us, probe_us, yields_to: 0 };
-        let (mut refused, was) = (self.with_spread(state, spread), state.spread);
+        let mut refused =
+            self.with_spread(state, Spread { units, since: now, window_us, probe_us, ..Spread::default() });
         // A reader may have no margin.
         let (counts_us, near_us) = (self.window_us + refused.moved_us, self.window_us / BURST);
         let begins = (now + wait_us).saturating_sub(counts_us);
         // A later end than any wait makes is one of before a clock was set back.
         let was_at = was.at.min(now + SOFT_WAIT_US);
-        // None of it sooner than what was the first of it; what was only declined says nothing of when.
-        let first_us = missing.checked_sub(1).map_or(0, |newer| was.age_us(newer));
-        let first_us = if was.probe_us > 0 { first_us } else { first_us.min(spread.returns_us()) };
-        let began = if was.window_us > 0 { was_at.saturating_sub(first_us) } else { 0 };
-        // Calls of one burst are refused one after the other, which is no news while nothing has returned.
-        let waits = was.probe_us > 0 && missing == was.units;
-        let from = if waits && began + near_us >= begins { began } else { began.max(begins) };
+        let first = was_at.saturating_sub(missing.checked_sub(1).map_or(0, |newer| was.age_us(newer)));
         let spread = &mut refused.spread;
         if waits {
-            spread.probe_us = spread.probe_us.max(was_at.saturating_sub(was.window_us + from));
+            // Calls of one burst are refused one after the other: a little later is no news.
+            let from = if first + near_us >= begins { first } else { begins };
+            spread.probe_us = probe_us.max(was_at.saturating_sub(window_us + from));
+            spread.at = from + spread.returns_us();
+        } else {
+            spread.at = begins + spread.returns_us();
+            // None of it sooner than before; what was only declined says nothing of when.
+            if missing > 0 && was.window_us > 0 {
+                spread.at = spread.at.max(was_at).max(first + spread.age_us(missing - 1));
+            }
         }
-        spread.at = from + spread.returns_us();
-        // What leaves at about the same time is there, and goes first.
-        spread.yields_to = from + near_us;
+        // What is booked from now on and leaves at about the same time is there, and goes first.
+        if spread.probe_us > 0 {
+            spread.yields_to = spread.at - spread.returns_us() + near_us;
+        }
         refused
     }
 

@@ -35,8 +35,8 @@ impl Kind {
 }
 
 const SECOND_US: u64 = 1_000_000;
-/// What a log is missing after a refusal returns over so long a time.
-const RETURNS_US: u64 = SECOND_US / 16;
+/// What a log is missing after a refusal returns over so long a time, and one unit of it sooner by as much.
+const RETURNS_US: u64 = SECOND_US / 32;
 /// Of a bucket: so many units a second are as many millionths a microsecond.
 const UNIT: i64 = 1_000_000;
 
@@ -85,7 +85,10 @@ impl Quota {
         {
             self.log.remove(refused);
         }
-        self.empty(now, now + wait_us, RETURNS_US);
+        self.empty(now, now + wait_us + RETURNS_US, RETURNS_US);
+        if let Some(first) = self.missing.front_mut() {
+            *first = (now + wait_us).saturating_sub(self.window_us);
+        }
     }
 
     /// What is left is missing until that instant, and returns evenly over a time.
@@ -205,7 +208,8 @@ mod tests {
         quota.refused(100_000, 0, 1_000_000);
         assert_eq!(admitted(&mut quota, 999_999, 1), 0);
         assert_eq!(admitted(&mut quota, 1_000_000, 9), 2);
-        assert_eq!([1_131_249, 1_131_250, 1_162_500].map(|at| admitted(&mut quota, at, 9)), [0, 1, 1]);
+        let times = [1_099_999, 1_100_000, 1_162_499, 1_162_500];
+        assert_eq!(times.map(|at| admitted(&mut quota, at, 9)), [0, 1, 0, 1]);
     }
 
     #[test]

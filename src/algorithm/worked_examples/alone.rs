@@ -481,6 +481,42 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
             (1000.0, Ask(8), Granted(0)),
         ],
     );
+    // Another one a little later moves it by as little.
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(6), Granted(4)),
+            (100.0, Refused(0), Left(0)),
+            (101.0, Refused(0), Left(0)),
+            (102.0, Refused(0), Left(0)),
+            (102.0, Ask(1), Until(352.0, 0)),
+        ],
+    );
+    // Nor does it matter between two that ask for a wait.
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(6), Granted(4)),
+            (100.0, Refused(1_000), Left(0)),
+            (110.0, Refused(0), Left(0)),
+            (120.0, Refused(1_000), Left(0)),
+            (1000.0, Ask(6), Granted(0)),
+            (1000.0, Ask(1), Until(1100.0, 0)),
+            (1000.0, Ask(4), Until(1162.5, 0)),
+        ],
+    );
+    // Refusals of which nothing was missing say nothing of later ones.
+    play(
+        &[Limit::sliding_log(ten_a_second())],
+        &[
+            (0.0, Ask(10), Granted(0)),
+            (100.0, Refused(1_000), Left(0)),
+            (101.0, Refused(1_000), Left(0)),
+            (1000.0, Ask(6), Granted(4)),
+            (1010.0, Refused(100), Left(0)),
+            (1010.0, Ask(1), Until(1110.0, 0)),
+        ],
+    );
     // The margin is for what the service may not have seen yet: once it is known when a call had, not for its own wait.
     play(
         &[Limit::sliding_log(ten_a_second()).jitter_margin(ms(100))],

@@ -278,13 +278,14 @@ impl Fleet {
     pub(super) fn tell_fates(&self, key: &Arc<Key>) {
         let (Some(fleet), key) = (self.me.upgrade(), key.clone()) else { return };
         let state = key.state.lock();
-        let waits = state.lines.iter().find(|line| !line.callers.is_empty() && !state.fates.is_empty());
+        let waits = state.lines.iter().rfind(|line| !line.callers.is_empty() && !state.fates.is_empty());
         let Some((plan, margin)) = waits.map(|line| (line.plan.clone(), line.margin)) else { return };
         drop(state);
         self.hub.spawn(async move {
             // What was to be told meanwhile is told by the first.
+            let in_order = key.in_order(&plan, margin).await;
             if !key.state.lock().fates.is_empty() {
-                _ = fleet.look(&key, &plan, margin).await;
+                _ = fleet.look_in_order(&key, &plan, margin, in_order).await;
             }
         });
     }

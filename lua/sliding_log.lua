@@ -429,21 +429,25 @@ local function sliding_log()
     if missing > 0 then first_us = spread_age_us(state, missing - 1) end
     -- Nothing has returned since an earlier refusal said when.
     local waits = missing > 0 and state.probe_us > 0 and missing == state.spread
+    -- A later end than any wait makes is one of before a clock was set back.
+    local latest = now + SOFT_WAIT_US
+    local was_at = min(state.spread_at, latest)
+    local first = missing > 0 and less(was_at, first_us) or 0
     state.spread, state.spread_since = max(missing, left, min(before, left_then)), now
     -- Where none asks for a wait nothing says when, and it is asked less often.
-    state.spread_us, state.probe_us = rule.window_us, 0
+    local window_us, probe_us = rule.window_us, 0
     if wait_us > 0 or waits then
-      state.spread_us = max(floor(rule.window_us / RETURNS), 1)
-      state.probe_us = max(min(PROBES * took_us, floor(rule.window_us / 2)), state.spread_us)
+      window_us = max(floor(rule.window_us / RETURNS), 1)
+      probe_us = max(min(PROBES * took_us, floor(rule.window_us / 2)), window_us)
     end
+    -- However late the first of it is by now, all of it is back in time.
+    state.spread_us = max(min(window_us, latest - first - 1), 1)
+    state.probe_us = min(probe_us, less(latest - first, state.spread_us))
     state.tail = max(state.ats[#state.ats] or 0, now)
     forget_moved(rule, state, now)
     -- A reader may have no margin.
     local for_us, near_us = rule.window_us + state.moved_us, floor(rule.window_us / BURST)
     local begins = less(now + wait_us, for_us)
-    -- A later end than any wait makes is one of before a clock was set back.
-    local was_at = min(state.spread_at, now + SOFT_WAIT_US)
-    local first = less(was_at, first_us)
     if waits then
       -- Calls of one burst are refused one after the other: a little later is no news.
       local from = first + near_us >= begins and first or begins
@@ -458,7 +462,7 @@ local function sliding_log()
     end
     -- What is booked from now on and leaves at about the same time is there, and goes first.
     state.yields_to = 0
-    if state.probe_us > 0 then state.yields_to = state.spread_at - returns_us(state) + near_us end
+    if state.probe_us > 0 then state.yields_to = less(min(state.spread_at + near_us, latest), returns_us(state)) end
     return state
   end
 

@@ -365,20 +365,24 @@ impl SlidingLog {
         let was = if missing > 0 { state.spread } else { Spread::default() };
         // Nothing has returned since an earlier refusal said when.
         let waits = was.probe_us > 0 && missing == was.units;
+        // A later end than any wait makes is one of before a clock was set back.
+        let latest = now + SOFT_WAIT_US;
+        let was_at = was.at.min(latest);
+        let first = was_at.saturating_sub(missing.checked_sub(1).map_or(0, |newer| was.age_us(newer)));
         // Where none asks for a wait nothing says when, and it is asked less often.
         let part_us = (self.window_us / RETURNS).max(1);
         let (window_us, probe_us) = match wait_us {
             0 if !waits => (self.window_us, 0),
             _ => (part_us, (PROBES * took_us).min(self.window_us / 2).max(part_us)),
         };
+        // However late the first of it is by now, all of it is back in time.
+        let window_us = window_us.min((latest - first).saturating_sub(1)).max(1);
+        let probe_us = probe_us.min((latest - first).saturating_sub(window_us));
         let mut refused =
             self.with_spread(state, Spread { units, since: now, window_us, probe_us, ..Spread::default() });
         // A reader may have no margin.
         let (counts_us, near_us) = (self.window_us + refused.moved_us, self.window_us / BURST);
         let begins = (now + wait_us).saturating_sub(counts_us);
-        // A later end than any wait makes is one of before a clock was set back.
-        let was_at = was.at.min(now + SOFT_WAIT_US);
-        let first = was_at.saturating_sub(missing.checked_sub(1).map_or(0, |newer| was.age_us(newer)));
         let spread = &mut refused.spread;
         if waits {
             // Calls of one burst are refused one after the other: a little later is no news.
@@ -394,7 +398,7 @@ impl SlidingLog {
         }
         // What is booked from now on and leaves at about the same time is there, and goes first.
         if spread.probe_us > 0 {
-            spread.yields_to = spread.at - spread.returns_us() + near_us;
+            spread.yields_to = (spread.at + near_us).min(latest).saturating_sub(spread.returns_us());
         }
         refused
     }

@@ -422,6 +422,18 @@ pub(super) fn a_sliding_log_takes_what_it_has_left_for_gone_until_a_refused_call
             (1040.0, Ask(1), Until(3103.334, 0)),
         ],
     );
+    // However often it refuses and says that all is used up in turn, all of it is back in a window and a second.
+    play(
+        &[Limit::sliding_log(Rate::per_minute(10))],
+        &[
+            (0.0, Ask(1), Granted(9)),
+            (20_000.0, Drain, Left(0)),
+            (20_001.0, Declined(1_000), Left(0)),
+            (20_002.0, Drain, Left(0)),
+            (20_003.0, Declined(1_000), Left(0)),
+            (20_003.0, Ask(10), Until(81_003.0, 0)),
+        ],
+    );
     // A short wait is a wait.
     play(
         &[Limit::sliding_log(ten_a_second())],

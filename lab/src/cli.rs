@@ -59,7 +59,7 @@ pub(crate) struct FleetArgs {
 
 impl FleetArgs {
     /// What two cores carry without delaying one another.
-    pub(crate) const SIDE_BY_SIDE: usize = 10;
+    pub(crate) const SIDE_BY_SIDE: usize = 8;
 }
 
 impl Settings {

@@ -23,6 +23,8 @@ pub(crate) const CUT: u32 = 3;
 const CUT_LATE: u32 = 10;
 /// How finely admissions are kept.
 pub(crate) const BIN_US: u64 = 100_000;
+/// So often is looked whether a timer is late.
+const TICK: Duration = Duration::from_millis(2);
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -127,12 +129,14 @@ impl Plan {
         if published { CUT_LATE } else { CUT }
     }
 
-    pub(crate) async fn run(self) -> Result<Outcome> {
+    /// Runs it, from a whole number of seconds after `beat` on.
+    pub(crate) async fn run(self, beat: Instant) -> Result<Outcome> {
         let redis = if self.client.is_on_redis() { Some(RedisServer::start().await?) } else { None };
         let (per_second, burst) = self.load.belief();
         let belief = Belief { kind: self.server, per_second, burst };
         let mut server = Server::start(self.server, self.load).await?;
         let callers = self.client.fleet(transports(&server).await?, belief, redis.as_ref()).await?;
+        tokio::time::sleep_until(beat + Duration::from_secs(beat.elapsed().as_secs() + 1)).await;
         let trips_before = trips(redis.as_ref()).await?;
         server.begin();
         let start = Instant::now();
@@ -211,7 +215,7 @@ async fn trips(redis: Option<&RedisServer>) -> Result<Option<u64>> {
 /// Writes down how late a timer is at most.
 async fn watch(stalled_us: &AtomicU64) {
     loop {
-        let due = Instant::now() + Duration::from_millis(10);
+        let due = Instant::now() + TICK;
         tokio::time::sleep_until(due).await;
         stalled_us.fetch_max(due.elapsed().as_micros() as u64, Ordering::Relaxed);
     }

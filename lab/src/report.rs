@@ -79,8 +79,10 @@ impl Written {
     fn results(&self) -> String {
         let mut text = String::from(
             "# Results of the lab\n\nWritten by `cargo run --release -p forbear-lab -- report`, which takes some \
-             fifteen minutes;\nnothing here is typed. Times are of one run on one machine, so small differences mean \
-             nothing; where clients are\nrefused, of the middle one of three. Bold is what is not as it must be.\n",
+             half an hour; nothing here is typed.\nTimes are of one machine, so small differences mean nothing: of \
+             one run each, but of the middle one of three where the\nquota is not as the clients were told, and of \
+             the least disturbed of several where the machine stood still meanwhile.\nBold is what is not as it \
+             must be.\n",
         );
         let chapters = [
             ("What each limiter lets through", &self.load_test, &[][..]),

@@ -89,7 +89,10 @@ impl Report {
         };
         notes.extend(self.faster_peers().into_iter().map(|peer| format!("A peer is faster: {peer}.")));
         let stalled_us = self.outcomes.iter().map(|outcome| outcome.stalled_us).max().unwrap_or(0);
-        notes.push(format!("This machine was up to {} late with what was due.", time(stalled_us)));
+        notes.push(format!(
+            "During what counts here this machine was up to {} late with what was due.",
+            time(stalled_us)
+        ));
         notes
     }
 }
